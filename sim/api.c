@@ -57,13 +57,13 @@ static void leave_gate(void)
 		futex_wake(&in_flight);
 }
 
-void gate_open(void)
+void sim_gate_open(void)
 {
 	atomic_store(&gate_closed, 0);
 	futex_wake(&gate_closed);
 }
 
-int gate_close(uint64_t deadline_ns)
+int sim_gate_close(uint64_t deadline_ns)
 {
 	unsigned int n;
 
@@ -73,7 +73,7 @@ int gate_close(uint64_t deadline_ns)
 		struct timespec timeout = { (time_t)(left / NS_PER_S), (long)(left % NS_PER_S) };
 
 		if (!left) {
-			gate_open();
+			sim_gate_open();
 			return -ETIMEDOUT;
 		}
 		futex_wait(&in_flight, n, deadline_ns == DEADLINE_NEVER ? NULL : &timeout);
@@ -103,7 +103,7 @@ CUresult api_leave(CUresult result)
 
 CUresult api_context(CUcontext *ret)
 {
-	CUcontext ctx = context_current();
+	CUcontext ctx = sim_context_current();
 
 	if (!ctx)
 		return CUDA_ERROR_INVALID_CONTEXT;

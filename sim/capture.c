@@ -75,7 +75,7 @@ CUresult capture_forbids_unsafe(void)
 	return r;
 }
 
-CUresult capture_add(CUstream stream, const struct op *op)
+CUresult capture_add(CUstream stream, const struct stream_op *op)
 {
 	struct capture *capture = stream->capture;
 	CUgraphNode node;

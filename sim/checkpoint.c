@@ -315,7 +315,7 @@ static CUresult bring_back(struct phys *phys)
 static CUresult map_views(bool away)
 {
 	for (size_t i = 0; i < sim.views.n; i++) {
-		struct view *view = sim.views.slots[i].value;
+		struct phys_view *view = sim.views.slots[i].value;
 
 		if (view->phys->ipc_away == away && view_map(view) < 0)
 			return CUDA_ERROR_OPERATING_SYSTEM;

@@ -17,7 +17,7 @@ static _Thread_local struct {
 	int n;
 } stack;
 
-CUcontext context_current(void)
+CUcontext sim_context_current(void)
 {
 	return stack.n ? stack.at[stack.n - 1] : NULL;
 }
@@ -101,7 +101,7 @@ static CUresult revive(CUcontext ctx, unsigned int flags)
 	r = take_vram(ctx);
 	if (r)
 		return r;
-	r = stream_new(ctx, 0, true, &ctx->null_stream);
+	r = sim_stream_new(ctx, 0, true, &ctx->null_stream);
 	if (r) {
 		drop_vram(ctx);
 		return r;
@@ -261,7 +261,7 @@ static CUresult destroy(CUcontext ctx)
 	if (!ctx->alive)
 		return CUDA_ERROR_CONTEXT_IS_DESTROYED;
 	kill_context(ctx);
-	if (context_current() == ctx)
+	if (sim_context_current() == ctx)
 		stack.n--;
 	return CUDA_SUCCESS;
 }
@@ -293,7 +293,7 @@ static CUresult get_current(CUcontext *ret)
 {
 	if (!ret)
 		return CUDA_ERROR_INVALID_VALUE;
-	*ret = context_current();
+	*ret = sim_context_current();
 	return CUDA_SUCCESS;
 }
 
@@ -301,9 +301,9 @@ static CUresult get_device(CUdevice *ret)
 {
 	if (!ret)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (!context_current())
+	if (!sim_context_current())
 		return CUDA_ERROR_INVALID_CONTEXT;
-	*ret = context_current()->device;
+	*ret = sim_context_current()->device;
 	return CUDA_SUCCESS;
 }
 

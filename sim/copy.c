@@ -9,7 +9,7 @@
 
 enum direction { TO_DEVICE = 1, FROM_DEVICE = 2, WITHIN_DEVICE = 3, ANY = 0 };
 
-static CUresult op_copy(struct op *op)
+static CUresult op_copy(struct stream_op *op)
 {
 	char *dst = (char *)(uintptr_t)op->copy.dst;
 	const char *src = (const char *)(uintptr_t)op->copy.src;
@@ -32,7 +32,7 @@ static void fill_row(char *dst, uint32_t value, uint32_t element_bytes, size_t n
 			((uint32_t *)dst)[i] = value;
 }
 
-static CUresult op_fill(struct op *op)
+static CUresult op_fill(struct stream_op *op)
 {
 	char *dst = (char *)(uintptr_t)op->fill.dst;
 
@@ -54,7 +54,7 @@ static size_t extent(size_t pitch, size_t width, size_t height)
 }
 
 /* Host memory the driver does not know: pageable. The call returns when the copy is done. */
-static bool pageable(const struct op *op)
+static bool pageable(const struct stream_op *op)
 {
 	size_t n_dst = extent(op->copy.dst_pitch, op->copy.width, op->copy.height);
 	size_t n_src = extent(op->copy.src_pitch, op->copy.width, op->copy.height);
@@ -62,7 +62,7 @@ static bool pageable(const struct op *op)
 	return !memory_known(op->copy.dst, n_dst) || !memory_known(op->copy.src, n_src);
 }
 
-static CUresult check_copy(const struct op *op, enum direction direction)
+static CUresult check_copy(const struct stream_op *op, enum direction direction)
 {
 	size_t n_dst = extent(op->copy.dst_pitch, op->copy.width, op->copy.height);
 	size_t n_src = extent(op->copy.src_pitch, op->copy.width, op->copy.height);
@@ -78,7 +78,7 @@ static CUresult check_copy(const struct op *op, enum direction direction)
 	return CUDA_SUCCESS;
 }
 
-static CUresult start(CUcontext ctx, const struct op *op, CUstream handle, bool wait)
+static CUresult start(CUcontext ctx, const struct stream_op *op, CUstream handle, bool wait)
 {
 	CUstream stream;
 	CUresult r = stream_resolve(ctx, handle, &stream);
@@ -88,8 +88,8 @@ static CUresult start(CUcontext ctx, const struct op *op, CUstream handle, bool 
 	return wait ? stream_run(stream, op) : stream_submit(stream, op, NULL);
 }
 
-static CUresult copy(CUcontext ctx, const struct op *op, enum direction direction, CUstream handle,
-		     bool wait)
+static CUresult copy(CUcontext ctx, const struct stream_op *op, enum direction direction,
+		     CUstream handle, bool wait)
 {
 	CUstream stream;
 	CUresult r;
@@ -107,8 +107,8 @@ static CUresult copy(CUcontext ctx, const struct op *op, enum direction directio
 static CUresult copy_line(CUcontext ctx, CUdeviceptr dst, CUdeviceptr src, size_t bytes,
 			  enum direction direction, CUstream stream, bool wait)
 {
-	struct op op = { .run = op_copy,
-			 .copy = { .dst = dst, .src = src, .width = bytes, .height = 1 } };
+	struct stream_op op = { .run = op_copy,
+				.copy = { .dst = dst, .src = src, .width = bytes, .height = 1 } };
 
 	return copy(ctx, &op, direction, stream, wait);
 }
@@ -143,7 +143,7 @@ static enum direction direction_of(CUmemorytype dst, CUmemorytype src)
 
 static CUresult copy_2d(CUcontext ctx, const CUDA_MEMCPY2D *c, CUstream stream, bool wait)
 {
-	struct op op = { .run = op_copy };
+	struct stream_op op = { .run = op_copy };
 
 	if (!c)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -163,9 +163,9 @@ static CUresult copy_2d(CUcontext ctx, const CUDA_MEMCPY2D *c, CUstream stream, 
 }
 
 /* Nodes of graphs copy boxes; one that is a single plane is what this driver takes. */
-CUresult copy_3d_prepare(const CUDA_MEMCPY3D *c, struct op *ret)
+CUresult copy_3d_prepare(const CUDA_MEMCPY3D *c, struct stream_op *ret)
 {
-	struct op op = { .run = op_copy };
+	struct stream_op op = { .run = op_copy };
 
 	if (!is_linear(c->srcMemoryType) || !is_linear(c->dstMemoryType) || c->Depth > 1 ||
 	    c->srcZ || c->dstZ || c->srcLOD || c->dstLOD)
@@ -187,7 +187,7 @@ CUresult copy_3d_prepare(const CUDA_MEMCPY3D *c, struct op *ret)
 	return r;
 }
 
-static CUresult check_fill(const struct op *op)
+static CUresult check_fill(const struct stream_op *op)
 {
 	size_t row;
 
@@ -201,9 +201,9 @@ static CUresult check_fill(const struct op *op)
 	return CUDA_SUCCESS;
 }
 
-CUresult fill_prepare(const CUDA_MEMSET_NODE_PARAMS *fill, struct op *ret)
+CUresult fill_prepare(const CUDA_MEMSET_NODE_PARAMS *fill, struct stream_op *ret)
 {
-	struct op op = { .run = op_fill };
+	struct stream_op op = { .run = op_fill };
 	CUresult r;
 
 	if (fill->elementSize != 1 && fill->elementSize != 2 && fill->elementSize != 4)
@@ -226,7 +226,7 @@ static CUresult fill(CUcontext ctx, CUdeviceptr dst, size_t pitch, uint32_t valu
 		     uint32_t element_bytes, size_t width, size_t height, CUstream stream,
 		     bool wait)
 {
-	struct op op = { .run = op_fill };
+	struct stream_op op = { .run = op_fill };
 	CUresult r;
 
 	op.fill.dst = dst;

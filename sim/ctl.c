@@ -48,14 +48,14 @@ static CUresult do_lock(void)
 	uint64_t deadline = ctl->timeout_ms ? deadline_in_ms(ctl->timeout_ms) : DEADLINE_NEVER;
 	bool idle;
 
-	if (gate_close(deadline) < 0)
+	if (sim_gate_close(deadline) < 0)
 		return CUDA_ERROR_NOT_READY;
 	atomic_store(&was_locked, true);
 	pthread_mutex_lock(&sim.lock);
 	idle = streams_wait(NULL, deadline);
 	pthread_mutex_unlock(&sim.lock);
 	if (!idle)
-		gate_open();
+		sim_gate_open();
 	return idle ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
@@ -64,7 +64,7 @@ static CUresult do_unlock(void)
 	CUresult r = checkpoint_open_shared();
 
 	if (!r)
-		gate_open();
+		sim_gate_open();
 	return r;
 }
 

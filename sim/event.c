@@ -20,7 +20,7 @@ static bool is_shared(CUevent event)
 	return *event->shared.name;
 }
 
-static CUresult op_record(struct op *op)
+static CUresult op_record(struct stream_op *op)
 {
 	CUevent event = op->event;
 
@@ -36,7 +36,7 @@ static CUresult op_record(struct op *op)
 }
 
 /* Of a shared event, wherever it was recorded last. */
-static CUresult op_wait_shared(struct op *op)
+static CUresult op_wait_shared(struct stream_op *op)
 {
 	shared_event_wait(&op->event->shared, op->record);
 	pthread_mutex_lock(&sim.lock);
@@ -88,7 +88,7 @@ static CUresult create(CUcontext ctx, CUevent *ret, unsigned int flags)
 
 static CUresult record(CUcontext ctx, CUevent event, CUstream handle)
 {
-	struct op op = { .run = op_record, .event = event };
+	struct stream_op op = { .run = op_record, .event = event };
 	CUstream stream;
 	CUresult r = stream_resolve(ctx, handle, &stream);
 	uint64_t seq;
@@ -180,9 +180,9 @@ static CUresult destroy(CUevent event)
 
 static CUresult wait_event_of_all(CUstream stream, CUevent event)
 {
-	struct op op = { .run = op_wait_shared,
-			 .event = event,
-			 .record = shared_event_last(&event->shared) };
+	struct stream_op op = { .run = op_wait_shared,
+				.event = event,
+				.record = shared_event_last(&event->shared) };
 	CUresult r;
 
 	event->refs++;
@@ -194,7 +194,7 @@ static CUresult wait_event_of_all(CUstream stream, CUevent event)
 
 static CUresult wait_event(CUcontext ctx, CUstream handle, CUevent event)
 {
-	struct op nothing = { .run = op_nothing };
+	struct stream_op nothing = { .run = op_nothing };
 	CUstream stream;
 	CUresult r = stream_resolve(ctx, handle, &stream);
 

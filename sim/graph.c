@@ -9,7 +9,7 @@
 
 struct CUgraphNode_st {
 	CUgraph graph;
-	struct op op;
+	struct stream_op op;
 };
 
 struct CUgraph_st {
@@ -18,7 +18,7 @@ struct CUgraph_st {
 };
 
 struct CUgraphExec_st {
-	struct op *ops;
+	struct stream_op *ops;
 	size_t n;
 	unsigned int refs;
 };
@@ -43,7 +43,7 @@ void graph_free(CUgraph graph)
 	free(graph);
 }
 
-CUresult graph_append(CUgraph graph, const struct op *op, CUgraphNode *ret)
+CUresult graph_append(CUgraph graph, const struct stream_op *op, CUgraphNode *ret)
 {
 	CUgraphNode *nodes = realloc(graph->nodes, (graph->n + 1) * sizeof(CUgraphNode));
 	CUgraphNode node;
@@ -68,13 +68,13 @@ static void exec_put(CUgraphExec exec)
 	free(exec);
 }
 
-static CUresult op_graph(struct op *op)
+static CUresult op_graph(struct stream_op *op)
 {
 	CUgraphExec exec = op->exec;
 	CUresult r = op->status;
 
 	for (size_t i = 0; i < exec->n && !r; i++) {
-		struct op node = exec->ops[i];
+		struct stream_op node = exec->ops[i];
 
 		node.stream = op->stream;
 		node.ctx = op->ctx;
@@ -95,7 +95,7 @@ static bool knows(CUgraph graph, CUgraphNode node)
 }
 
 static CUresult add_node(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n_deps,
-			 const struct op *op)
+			 const struct stream_op *op)
 {
 	if (!ret || !handle_valid(&sim.graphs, graph) || (n_deps && !deps))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -129,7 +129,7 @@ static CUresult destroy(CUgraph graph)
 static CUresult add_kernel(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n_deps,
 			   CUfunction fn, void **params, void **extra)
 {
-	struct op op;
+	struct stream_op op;
 	CUresult r = launch_prepare(fn, params, extra, &op);
 
 	return r ? r : add_node(ret, graph, deps, n_deps, &op);
@@ -138,7 +138,7 @@ static CUresult add_kernel(CUgraphNode *ret, CUgraph graph, const CUgraphNode *d
 static CUresult add_memcpy(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n_deps,
 			   const CUDA_MEMCPY3D *copy)
 {
-	struct op op;
+	struct stream_op op;
 	CUresult r = copy ? copy_3d_prepare(copy, &op) : CUDA_ERROR_INVALID_VALUE;
 
 	return r ? r : add_node(ret, graph, deps, n_deps, &op);
@@ -147,7 +147,7 @@ static CUresult add_memcpy(CUgraphNode *ret, CUgraph graph, const CUgraphNode *d
 static CUresult add_memset(CUgraphNode *ret, CUgraph graph, const CUgraphNode *deps, size_t n_deps,
 			   const CUDA_MEMSET_NODE_PARAMS *params)
 {
-	struct op op;
+	struct stream_op op;
 	CUresult r = params ? fill_prepare(params, &op) : CUDA_ERROR_INVALID_VALUE;
 
 	return r ? r : add_node(ret, graph, deps, n_deps, &op);
@@ -178,7 +178,7 @@ static CUresult instantiate(CUgraphExec *ret, CUgraph graph)
 
 static CUresult launch(CUcontext ctx, CUgraphExec exec, CUstream handle)
 {
-	struct op op = { .run = op_graph, .exec = exec };
+	struct stream_op op = { .run = op_graph, .exec = exec };
 	CUstream stream;
 	CUresult r = stream_resolve(ctx, handle, &stream);
 

@@ -77,7 +77,7 @@ static CUresult managed_alloc(CUcontext ctx, CUdeviceptr *ret, size_t bytes, uns
 
 static CUresult host_free(CUcontext ctx, void *ptr)
 {
-	struct range *range = table_get(&sim.ranges, (uintptr_t)ptr);
+	struct range *range = sim_table_get(&sim.ranges, (uintptr_t)ptr);
 
 	if (!range || range->kind != RANGE_HOST)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -93,7 +93,7 @@ static CUresult host_register(CUcontext ctx, void *ptr, size_t bytes, unsigned i
 
 	if (!ptr || !bytes || flags & ~15u || (uintptr_t)ptr + bytes < (uintptr_t)ptr)
 		return CUDA_ERROR_INVALID_VALUE;
-	last = table_floor(&sim.ranges, (uintptr_t)ptr + bytes - 1);
+	last = sim_table_floor(&sim.ranges, (uintptr_t)ptr + bytes - 1);
 	if (last && last->base + last->bytes > (uintptr_t)ptr)
 		return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 	range = range_new(RANGE_REGISTERED, ptr, bytes);
@@ -106,7 +106,7 @@ static CUresult host_register(CUcontext ctx, void *ptr, size_t bytes, unsigned i
 
 static CUresult host_unregister(CUcontext ctx, void *ptr)
 {
-	struct range *range = table_get(&sim.ranges, (uintptr_t)ptr);
+	struct range *range = sim_table_get(&sim.ranges, (uintptr_t)ptr);
 
 	if (!ptr)
 		return CUDA_ERROR_INVALID_VALUE;

@@ -163,7 +163,7 @@ static CUresult map_opened(CUcontext ctx, struct phys *phys, const struct ipc_ha
 {
 	size_t bytes = phys->file.bytes;
 	char *va = va_reserve(bytes, SIM_GRANULE_BYTES);
-	struct view *view = NULL;
+	struct phys_view *view = NULL;
 	struct range *range = NULL;
 
 	if (va)
@@ -234,7 +234,7 @@ static CUresult open_handle(CUcontext ctx, CUdeviceptr *ret, const CUipcMemHandl
 
 static CUresult close_handle(CUdeviceptr ptr)
 {
-	struct range *range = table_get(&sim.ranges, ptr);
+	struct range *range = sim_table_get(&sim.ranges, ptr);
 
 	if (!range || range->kind != RANGE_IPC)
 		return CUDA_ERROR_INVALID_VALUE;

@@ -166,7 +166,7 @@ static CUresult get_many(void **data, const size_t *data_bytes,
 static CUresult attach(CUcontext ctx, CUstream handle, CUdeviceptr ptr, size_t bytes,
 		       unsigned int flags)
 {
-	struct range *range = table_get(&sim.ranges, ptr);
+	struct range *range = sim_table_get(&sim.ranges, ptr);
 	CUstream stream;
 
 	if (!range || range->kind != RANGE_MANAGED || (bytes && bytes != range->bytes) ||

@@ -105,7 +105,7 @@ void phys_put(struct phys *phys)
 }
 
 /* Maps the pages of @view at its address. */
-int view_map(struct view *view)
+int view_map(struct phys_view *view)
 {
 	int fd = vram_open(&view->phys->file);
 	void *at;
@@ -122,24 +122,24 @@ int view_map(struct view *view)
 	return r;
 }
 
-void view_unmap(struct view *view)
+void view_unmap(struct phys_view *view)
 {
 	va_empty(view->va, view->bytes);
 }
 
 /* On failure lets go of @phys, as view_free() would. */
-struct view *view_new(void *va, size_t bytes, struct phys *phys, size_t offset, int prot)
+struct phys_view *view_new(void *va, size_t bytes, struct phys *phys, size_t offset, int prot)
 {
-	struct view *view = calloc(1, sizeof(*view));
+	struct phys_view *view = calloc(1, sizeof(*view));
 
 	if (!view) {
 		phys_put(phys);
 		return NULL;
 	}
-	*view = (struct view){
+	*view = (struct phys_view){
 		.va = va, .bytes = bytes, .offset = offset, .prot = prot, .phys = phys
 	};
-	if (table_add(&sim.views, (uintptr_t)va, view) < 0) {
+	if (sim_table_add(&sim.views, (uintptr_t)va, view) < 0) {
 		free(view);
 		phys_put(phys);
 		return NULL;
@@ -152,7 +152,7 @@ struct view *view_new(void *va, size_t bytes, struct phys *phys, size_t offset, 
 	return view;
 }
 
-void view_free(struct view *view, bool keep_reserved)
+void view_free(struct phys_view *view, bool keep_reserved)
 {
 	struct phys *phys = view->phys;
 
@@ -160,7 +160,7 @@ void view_free(struct view *view, bool keep_reserved)
 		va_empty(view->va, view->bytes);
 	else
 		munmap(view->va, view->bytes);
-	table_remove(&sim.views, (uintptr_t)view->va);
+	sim_table_remove(&sim.views, (uintptr_t)view->va);
 	free(view);
 	phys->views--;
 	phys_put(phys);
@@ -177,7 +177,7 @@ struct range *range_new(enum range_kind kind, void *base, size_t bytes)
 	range->bytes = bytes;
 	range->device = -1;
 	range->id = ++sim.next_id;
-	if (table_add(&sim.ranges, range->base, range) < 0) {
+	if (sim_table_add(&sim.ranges, range->base, range) < 0) {
 		free(range);
 		return NULL;
 	}
@@ -186,7 +186,7 @@ struct range *range_new(enum range_kind kind, void *base, size_t bytes)
 
 struct range *range_find(CUdeviceptr ptr)
 {
-	struct range *range = table_floor(&sim.ranges, ptr);
+	struct range *range = sim_table_floor(&sim.ranges, ptr);
 
 	return range && ptr - range->base < range->bytes ? range : NULL;
 }
@@ -194,7 +194,7 @@ struct range *range_find(CUdeviceptr ptr)
 /* Forgets the range; its memory is the caller's business. */
 void range_drop(struct range *range)
 {
-	table_remove(&sim.ranges, range->base);
+	sim_table_remove(&sim.ranges, range->base);
 	free(range->advice);
 	free(range);
 }
@@ -263,7 +263,7 @@ static CUresult alloc_whole(CUcontext ctx, size_t bytes, struct range **ret)
 {
 	size_t room = round_up(bytes, SIM_GRANULE_BYTES);
 	struct phys *phys;
-	struct view *view;
+	struct phys_view *view;
 	CUresult r;
 	void *va;
 
@@ -291,7 +291,7 @@ static CUresult alloc_whole(CUcontext ctx, size_t bytes, struct range **ret)
 	return CUDA_SUCCESS;
 }
 
-CUresult memory_alloc(CUcontext ctx, CUdeviceptr *ret, size_t bytes)
+CUresult sim_memory_alloc(CUcontext ctx, CUdeviceptr *ret, size_t bytes)
 {
 	struct range *range;
 	CUresult r;
@@ -318,9 +318,9 @@ static void free_device(struct range *range)
 	range_drop(range);
 }
 
-CUresult memory_free(CUdeviceptr ptr)
+CUresult sim_memory_free(CUdeviceptr ptr)
 {
-	struct range *range = table_get(&sim.ranges, ptr);
+	struct range *range = sim_table_get(&sim.ranges, ptr);
 
 	if (!ptr)
 		return CUDA_SUCCESS;
@@ -348,7 +348,7 @@ void memory_free_of_context(CUcontext ctx)
 			munmap((void *)(uintptr_t)range->base,
 			       round_up(range->bytes, SIM_PAGE_BYTES));
 		if (range->kind == RANGE_DEVICE || range->kind == RANGE_MANAGED)
-			memory_free(range->base);
+			sim_memory_free(range->base);
 		else
 			range_drop(range);
 	}
@@ -363,7 +363,7 @@ static CUresult alloc_pitch(CUcontext ctx, CUdeviceptr *ret, size_t *ret_pitch, 
 	if (!ret_pitch || !width || !height || (element != 4 && element != 8 && element != 16) ||
 	    pitch < width || __builtin_mul_overflow(pitch, height, &bytes))
 		return CUDA_ERROR_INVALID_VALUE;
-	r = memory_alloc(ctx, ret, bytes);
+	r = sim_memory_alloc(ctx, ret, bytes);
 	if (!r)
 		*ret_pitch = pitch;
 	return r;
@@ -372,23 +372,23 @@ static CUresult alloc_pitch(CUcontext ctx, CUdeviceptr *ret, size_t *ret_pitch, 
 /* As on hardware, a free waits for the work that may still use the memory. */
 static CUresult free_when_idle(CUcontext ctx, CUdeviceptr ptr)
 {
-	struct range *range = table_get(&sim.ranges, ptr);
+	struct range *range = sim_table_get(&sim.ranges, ptr);
 	CUresult r = capture_forbids_unsafe();
 
 	if (r)
 		return r;
 	context_wait_idle(range && range->ctx ? range->ctx : ctx);
-	return memory_free(ptr);
+	return sim_memory_free(ptr);
 }
 
-static CUresult op_free(struct op *op)
+static CUresult op_free(struct stream_op *op)
 {
 	CUresult r;
 
 	if (op->status)
 		return CUDA_SUCCESS;
 	pthread_mutex_lock(&sim.lock);
-	r = memory_free(op->free_ptr);
+	r = sim_memory_free(op->free_ptr);
 	pthread_mutex_unlock(&sim.lock);
 	return r;
 }
@@ -402,13 +402,13 @@ static CUresult alloc_async(CUcontext ctx, CUdeviceptr *ret, size_t bytes, CUstr
 		return r;
 	if (stream->capture)
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-	return memory_alloc(ctx, ret, bytes);
+	return sim_memory_alloc(ctx, ret, bytes);
 }
 
 static CUresult free_async(CUcontext ctx, CUdeviceptr ptr, CUstream handle)
 {
-	struct op op = { .run = op_free, .free_ptr = ptr };
-	struct range *range = table_get(&sim.ranges, ptr);
+	struct stream_op op = { .run = op_free, .free_ptr = ptr };
+	struct range *range = sim_table_get(&sim.ranges, ptr);
 	CUstream stream;
 	CUresult r = stream_resolve(ctx, handle, &stream);
 
@@ -452,7 +452,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
 {
 	return API_CTX_LOCKED(({
 		CUresult forbidden = capture_forbids_unsafe();
-		forbidden ? forbidden : memory_alloc(ctx, ptr, bytes);
+		forbidden ? forbidden : sim_memory_alloc(ctx, ptr, bytes);
 	}));
 }
 

@@ -30,7 +30,7 @@ void module_free(CUmodule module)
 {
 	handle_remove(&sim.modules, module);
 	for (size_t i = 0; i < module->n_variables; i++)
-		memory_free(module->variables[i].ptr);
+		sim_memory_free(module->variables[i].ptr);
 	free(module->functions);
 	free(module->variables);
 	free(module->text);
@@ -81,7 +81,7 @@ static CUresult add_variable(CUmodule module, const struct ptx_global *global)
 	variable = &variables[module->n_variables];
 	if (__builtin_mul_overflow(global->element_bytes, global->count, &variable->bytes))
 		return CUDA_ERROR_INVALID_PTX;
-	r = memory_alloc(module->ctx, &variable->ptr, variable->bytes);
+	r = sim_memory_alloc(module->ctx, &variable->ptr, variable->bytes);
 	if (r)
 		return r;
 	memcpy(variable->name, global->name, sizeof(variable->name));
@@ -210,16 +210,16 @@ static CUresult unpack(const struct kernel *kernel, void **extra, uint64_t *para
 	return CUDA_SUCCESS;
 }
 
-static CUresult op_launch(struct op *op)
+static CUresult op_launch(struct stream_op *op)
 {
 	if (op->status)
 		return CUDA_SUCCESS;
 	return op->launch.kernel->run(op->ctx, op->launch.params);
 }
 
-CUresult launch_prepare(CUfunction fn, void **params, void **extra, struct op *ret)
+CUresult launch_prepare(CUfunction fn, void **params, void **extra, struct stream_op *ret)
 {
-	struct op op = { .run = op_launch };
+	struct stream_op op = { .run = op_launch };
 
 	if (!is_function(fn))
 		return CUDA_ERROR_INVALID_HANDLE;
@@ -242,7 +242,7 @@ CUresult launch_prepare(CUfunction fn, void **params, void **extra, struct op *r
 static CUresult launch(CUcontext ctx, CUfunction fn, uint64_t blocks, uint64_t threads,
 		       CUstream handle, void **params, void **extra)
 {
-	struct op op;
+	struct stream_op op;
 	CUstream stream;
 	CUresult r;
 

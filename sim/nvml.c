@@ -178,7 +178,7 @@ struct lock {
 };
 
 /* Everything the processes of one GPU use, while it is collected. */
-struct usage {
+struct nvml_usage {
 	struct lock *locks;
 	size_t n_locks;
 	nvmlProcessInfo_t *processes;
@@ -186,19 +186,19 @@ struct usage {
 	bool failed;
 };
 
-static void usage_fini(struct usage *usage)
+static void usage_fini(struct nvml_usage *usage)
 {
 	free(usage->locks);
 	free(usage->processes);
 }
-DEFINE_AUTO_FINI(struct usage, usage_fini)
+DEFINE_AUTO_FINI(struct nvml_usage, usage_fini)
 
 /*
  * The shared flocks of the machine: "1: FLOCK ADVISORY READ PID MAJOR:MINOR:INODE 0 EOF". The kernel gives
  * the file out a page at a time and counts lines to find where it was: where others let go of locks in
  * between, lines are left out.
  */
-static int read_locks(struct usage *usage)
+static int read_locks(struct nvml_usage *usage)
 {
 	auto_fclose FILE *f = fopen("/proc/locks", "re");
 	unsigned int major_nr, minor_nr;
@@ -222,7 +222,7 @@ static int read_locks(struct usage *usage)
 	return 0;
 }
 
-static nvmlProcessInfo_t *process_of(struct usage *usage, pid_t pid)
+static nvmlProcessInfo_t *process_of(struct nvml_usage *usage, pid_t pid)
 {
 	nvmlProcessInfo_t *processes;
 
@@ -242,7 +242,7 @@ static nvmlProcessInfo_t *process_of(struct usage *usage, pid_t pid)
 /* Counts the allocation for each live process that holds it; once, however often it does. */
 static void count_allocation(const struct stat *st, const char *name, void *data)
 {
-	struct usage *usage = data;
+	struct nvml_usage *usage = data;
 	nvmlProcessInfo_t *process;
 
 	for (size_t i = 0; i < usage->n_locks; i++) {
@@ -266,7 +266,7 @@ static void count_allocation(const struct stat *st, const char *name, void *data
 	}
 }
 
-static int collect(int gpu, struct usage *usage)
+static int collect(int gpu, struct nvml_usage *usage)
 {
 	int r = read_locks(usage);
 
@@ -275,7 +275,7 @@ static int collect(int gpu, struct usage *usage)
 	return r == 0 && usage->failed ? -ENOMEM : r;
 }
 
-static bool same_processes(const struct usage *a, const struct usage *b)
+static bool same_processes(const struct nvml_usage *a, const struct nvml_usage *b)
 {
 	size_t n = a->n_processes;
 
@@ -284,14 +284,14 @@ static bool same_processes(const struct usage *a, const struct usage *b)
 }
 
 /* Until two looks in a row found the same, so that no lock was left out; the last one else. */
-static int collect_surely(int gpu, struct usage *ret)
+static int collect_surely(int gpu, struct nvml_usage *ret)
 {
 	int r = collect(gpu, ret);
 
 	for (int i = 0; r == 0 && i < LOOKS_MAX; i++) {
-		auto_(usage_fini) struct usage before = *ret;
+		auto_(usage_fini) struct nvml_usage before = *ret;
 
-		*ret = (struct usage){ 0 };
+		*ret = (struct nvml_usage){ 0 };
 		r = collect(gpu, ret);
 		if (r == 0 && same_processes(ret, &before))
 			break;
@@ -302,7 +302,7 @@ static int collect_surely(int gpu, struct usage *ret)
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
 						     nvmlProcessInfo_t *infos)
 {
-	auto_(usage_fini) struct usage usage = { 0 };
+	auto_(usage_fini) struct nvml_usage usage = { 0 };
 	int gpu = gpu_of(device);
 	unsigned int room;
 

@@ -34,12 +34,12 @@ struct stream_dep {
 	uint64_t seq;
 };
 
-struct op;
-typedef CUresult (*op_fn)(struct op *op);
+struct stream_op;
+typedef CUresult (*op_fn)(struct stream_op *op);
 
 /** One operation of a stream or node of a graph. Plain data but for deps: a copy can run again. */
-struct op {
-	struct op *next;
+struct stream_op {
+	struct stream_op *next;
 	op_fn run;
 	CUstream stream; /* borrowed: lives as long as it has operations */
 	CUcontext ctx;
@@ -81,7 +81,7 @@ struct CUstream_st {
 	bool is_null, blocking, started, destroyed;
 	unsigned int refs;
 	uint64_t submitted, completed; /* numbers of operations; they run in order */
-	struct op *head, **tail;
+	struct stream_op *head, **tail;
 	pthread_cond_t work;
 	struct capture *capture;
 };
@@ -116,7 +116,7 @@ struct CUctx_st {
 	struct vram_file vram, stacks;
 	size_t stack_bytes; /* limit: of each thread */
 	struct CUstream_st *null_stream;
-	struct table slabs;
+	struct sim_table slabs;
 };
 
 /** One physical allocation. */
@@ -136,7 +136,7 @@ struct phys {
 };
 
 /** Memory of @phys mapped into the process. Kept over a checkpoint, when the pages are not. */
-struct view {
+struct phys_view {
 	char *va;
 	size_t bytes, offset;
 	int prot;
@@ -152,7 +152,7 @@ struct range {
 	size_t bytes;
 	int device; /* ordinal; -1: host */
 	CUcontext ctx;
-	struct view *view; /* RANGE_DEVICE (own or of the slab), RANGE_VMM, RANGE_IPC */
+	struct phys_view *view; /* RANGE_DEVICE (own or of the slab), RANGE_VMM, RANGE_IPC */
 	struct slab *slab; /* RANGE_DEVICE carved from a slab */
 	uint64_t access;   /* RANGE_VMM, RANGE_IPC: bit per device */
 	unsigned int opened, host_flags, sync_memops;
@@ -169,8 +169,8 @@ struct sim {
 	int n_devices;
 	int gpu_of[CONFIG_GPUS_MAX]; /* device ordinal to GPU of the machine */
 	CUcontext primary[CONFIG_GPUS_MAX];
-	struct table contexts, streams, events, modules, graphs, execs;
-	struct table ranges, views, physes, reservations;
+	struct sim_table contexts, streams, events, modules, graphs, execs;
+	struct sim_table ranges, views, physes, reservations;
 	uint64_t next_id;
 };
 
@@ -180,8 +180,8 @@ extern struct sim sim;
 CUresult api_enter(const char *name);
 CUresult api_leave(CUresult result);
 CUresult api_context(CUcontext *ret); /* current context, alive and without error */
-int gate_close(uint64_t deadline_ns); /* 0; -ETIMEDOUT: open again */
-void gate_open(void);
+int sim_gate_close(uint64_t deadline_ns); /* 0; -ETIMEDOUT: open again */
+void sim_gate_open(void);
 CUresult handle_open(void);
 void handle_close(void);
 void shut_down_at_exit(enum config_shutdown when); /* once, where the configuration says so */
@@ -233,7 +233,7 @@ int gpu_of_uuid(const struct config_machine *machine, const CUuuid *uuid); /* -1
 int devices_init(void);		     /* 0, or -EINVAL after saying why */
 
 /* context.c, with sim.lock held */
-CUcontext context_current(void);
+CUcontext sim_context_current(void);
 void context_wait_idle(CUcontext ctx);
 void contexts_drop_vram(void);
 CUresult contexts_take_vram(void);
@@ -251,15 +251,15 @@ CUresult vram_result(int r); /* of a vram_ call: full is out of memory */
 struct phys *phys_new(int device, size_t bytes, CUresult *ret_error);
 struct phys *phys_adopt(const struct vram_file *file);
 void phys_put(struct phys *phys); /* frees it when no handle and no view is left */
-struct view *view_new(void *va, size_t bytes, struct phys *phys, size_t offset, int prot);
-void view_free(struct view *view, bool keep_reserved);
-int view_map(struct view *view);
-void view_unmap(struct view *view);
+struct phys_view *view_new(void *va, size_t bytes, struct phys *phys, size_t offset, int prot);
+void view_free(struct phys_view *view, bool keep_reserved);
+int view_map(struct phys_view *view);
+void view_unmap(struct phys_view *view);
 struct range *range_new(enum range_kind kind, void *base, size_t bytes);
 struct range *range_find(CUdeviceptr ptr);
 void range_drop(struct range *range);
-CUresult memory_alloc(CUcontext ctx, CUdeviceptr *ret, size_t bytes);
-CUresult memory_free(CUdeviceptr ptr);
+CUresult sim_memory_alloc(CUcontext ctx, CUdeviceptr *ret, size_t bytes);
+CUresult sim_memory_free(CUdeviceptr ptr);
 void memory_free_of_context(CUcontext ctx);
 /* Whether kernels in @ctx may touch all of [ptr, ptr + bytes). */
 bool memory_reachable(CUdeviceptr ptr, size_t bytes, CUcontext ctx);
@@ -271,18 +271,20 @@ size_t round_up(size_t n, size_t to);
 
 /* stream.c, with sim.lock held */
 CUresult stream_resolve(CUcontext ctx, CUstream handle, CUstream *ret);
-CUresult stream_new(CUcontext ctx, unsigned int flags, bool is_null, CUstream *ret);
+CUresult sim_stream_new(CUcontext ctx, unsigned int flags, bool is_null, CUstream *ret);
 void stream_put(CUstream stream);
 void stream_retire(CUstream stream);
-CUresult stream_submit(CUstream stream, const struct op *op, uint64_t *ret_seq); /* copies @op */
-CUresult stream_submit_after(CUstream stream, const struct op *op, CUstream after, uint64_t seq);
-CUresult stream_run(CUstream stream, const struct op *op); /* submits and waits */
+CUresult stream_submit(CUstream stream, const struct stream_op *op,
+		       uint64_t *ret_seq); /* copies @op */
+CUresult stream_submit_after(CUstream stream, const struct stream_op *op, CUstream after,
+			     uint64_t seq);
+CUresult stream_run(CUstream stream, const struct stream_op *op); /* submits and waits */
 void stream_wait(CUstream stream, uint64_t seq);
 bool streams_wait(CUcontext ctx, uint64_t deadline_ns);
-CUresult op_nothing(struct op *op);
+CUresult op_nothing(struct stream_op *op);
 
 /* capture.c, with sim.lock held */
-CUresult capture_add(CUstream stream, const struct op *op);
+CUresult capture_add(CUstream stream, const struct stream_op *op);
 CUresult capture_join(CUstream stream, CUevent event);
 void capture_record(CUstream stream, CUevent event);
 CUresult capture_forbids(CUcontext ctx, CUstream stream);
@@ -292,12 +294,12 @@ void capture_leave(CUstream stream);
 
 /* graph.c, with sim.lock held */
 CUgraph graph_new(void);
-CUresult graph_append(CUgraph graph, const struct op *op, CUgraphNode *ret);
+CUresult graph_append(CUgraph graph, const struct stream_op *op, CUgraphNode *ret);
 void graph_free(CUgraph graph);
 
 /* copy.c, with sim.lock held: nodes of graphs */
-CUresult copy_3d_prepare(const CUDA_MEMCPY3D *copy, struct op *ret);
-CUresult fill_prepare(const CUDA_MEMSET_NODE_PARAMS *fill, struct op *ret);
+CUresult copy_3d_prepare(const CUDA_MEMCPY3D *copy, struct stream_op *ret);
+CUresult fill_prepare(const CUDA_MEMSET_NODE_PARAMS *fill, struct stream_op *ret);
 
 /* module.c and kernels.c */
 struct kernel {
@@ -315,7 +317,7 @@ const struct kernel *kernel_find(const char *name, size_t len);
 void *kernel_reach(CUcontext ctx, uint64_t ptr, uint64_t n, size_t bytes);
 CUresult kernel_digest_leaves(CUcontext ctx, const uint64_t *params);
 CUresult kernel_digest_chunks(CUcontext ctx, const uint64_t *params);
-CUresult launch_prepare(CUfunction fn, void **params, void **extra, struct op *ret);
+CUresult launch_prepare(CUfunction fn, void **params, void **extra, struct stream_op *ret);
 void module_free(CUmodule module);
 
 /* vmm.c, with sim.lock held */

@@ -12,7 +12,7 @@
 enum { UNIT_BYTES = 512, UNITS = SIM_GRANULE_BYTES / UNIT_BYTES };
 
 struct slab {
-	struct view *view;
+	struct phys_view *view;
 	CUcontext ctx;
 	unsigned int used;
 	bool taken[UNITS];

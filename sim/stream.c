@@ -42,7 +42,7 @@ void stream_put(CUstream stream)
 	free(stream);
 }
 
-static void drop_deps(struct op *op)
+static void drop_deps(struct stream_op *op)
 {
 	for (size_t i = 0; i < op->n_deps; i++)
 		stream_put(op->deps[i].stream);
@@ -51,7 +51,7 @@ static void drop_deps(struct op *op)
 	op->n_deps = 0;
 }
 
-static bool ready(const struct op *op)
+static bool ready(const struct stream_op *op)
 {
 	if (op->stream->completed != op->seq - 1)
 		return false;
@@ -62,7 +62,7 @@ static bool ready(const struct op *op)
 }
 
 /* Waits for the turn of @op, runs it without the lock, and says that it is done. */
-static void perform(struct op *op)
+static void perform(struct stream_op *op)
 {
 	CUcontext ctx = op->ctx;
 	CUstream stream = op->stream;
@@ -84,7 +84,7 @@ static void perform(struct op *op)
 static void *stream_thread(void *data)
 {
 	CUstream stream = data;
-	struct op *op;
+	struct stream_op *op;
 
 	prctl(PR_SET_NAME, "cuda-stream"); /* as names of the driver's threads begin */
 	pthread_mutex_lock(&sim.lock);
@@ -124,7 +124,7 @@ static int start_thread(CUstream stream)
 	return 0;
 }
 
-CUresult stream_new(CUcontext ctx, unsigned int flags, bool is_null, CUstream *ret)
+CUresult sim_stream_new(CUcontext ctx, unsigned int flags, bool is_null, CUstream *ret)
 {
 	CUstream stream = calloc(1, sizeof(*stream));
 
@@ -166,7 +166,7 @@ CUresult stream_resolve(CUcontext ctx, CUstream handle, CUstream *ret)
 	return CUDA_SUCCESS;
 }
 
-static int add_dep(struct op *op, CUstream stream, uint64_t seq)
+static int add_dep(struct stream_op *op, CUstream stream, uint64_t seq)
 {
 	struct stream_dep *deps;
 
@@ -182,7 +182,7 @@ static int add_dep(struct op *op, CUstream stream, uint64_t seq)
 }
 
 /* What the legacy default stream and the blocking streams wait for in each other. */
-static int add_implicit_deps(struct op *op)
+static int add_implicit_deps(struct stream_op *op)
 {
 	CUstream mine = op->stream, null = mine->ctx->null_stream;
 
@@ -200,7 +200,7 @@ static int add_implicit_deps(struct op *op)
 	return 0;
 }
 
-static CUresult prepare(CUstream stream, struct op *op, CUstream after, uint64_t after_seq)
+static CUresult prepare(CUstream stream, struct stream_op *op, CUstream after, uint64_t after_seq)
 {
 	op->stream = stream;
 	op->ctx = stream->ctx;
@@ -214,9 +214,10 @@ static CUresult prepare(CUstream stream, struct op *op, CUstream after, uint64_t
 	return CUDA_SUCCESS;
 }
 
-CUresult stream_submit_after(CUstream stream, const struct op *op, CUstream after, uint64_t seq)
+CUresult stream_submit_after(CUstream stream, const struct stream_op *op, CUstream after,
+			     uint64_t seq)
 {
-	struct op *queued = malloc(sizeof(*queued));
+	struct stream_op *queued = malloc(sizeof(*queued));
 	CUresult r;
 
 	if (!queued)
@@ -238,7 +239,7 @@ CUresult stream_submit_after(CUstream stream, const struct op *op, CUstream afte
 	return CUDA_SUCCESS;
 }
 
-CUresult stream_submit(CUstream stream, const struct op *op, uint64_t *ret_seq)
+CUresult stream_submit(CUstream stream, const struct stream_op *op, uint64_t *ret_seq)
 {
 	CUresult r;
 
@@ -253,9 +254,9 @@ CUresult stream_submit(CUstream stream, const struct op *op, uint64_t *ret_seq)
 }
 
 /* Runs on the caller's thread, when its turn comes: saves two switches of threads. */
-CUresult stream_run(CUstream stream, const struct op *op)
+CUresult stream_run(CUstream stream, const struct stream_op *op)
 {
-	struct op mine = *op;
+	struct stream_op mine = *op;
 	CUresult r = capture_forbids(stream->ctx, stream);
 
 	if (!r && stream->capture)
@@ -289,7 +290,7 @@ void stream_wait(CUstream stream, uint64_t seq)
 /* Waits for what has been submitted so far; @ctx NULL: anywhere. */
 bool streams_wait(CUcontext ctx, uint64_t deadline_ns)
 {
-	struct op submitted = { 0 };
+	struct stream_op submitted = { 0 };
 	bool done = true;
 
 	for (size_t i = 0; i < sim.streams.n && done; i++) {
@@ -304,12 +305,12 @@ bool streams_wait(CUcontext ctx, uint64_t deadline_ns)
 	return done;
 }
 
-CUresult op_nothing(struct op *op)
+CUresult op_nothing(struct stream_op *op)
 {
 	return CUDA_SUCCESS;
 }
 
-static CUresult op_host(struct op *op)
+static CUresult op_host(struct stream_op *op)
 {
 	api_in_callback = true;
 	if (op->host.fn)
@@ -324,7 +325,7 @@ static CUresult create(CUcontext ctx, CUstream *ret, unsigned int flags)
 {
 	if (!ret || flags & ~1u)
 		return CUDA_ERROR_INVALID_VALUE;
-	return stream_new(ctx, flags, false, ret);
+	return sim_stream_new(ctx, flags, false, ret);
 }
 
 static CUresult destroy(CUstream stream)
@@ -337,7 +338,7 @@ static CUresult destroy(CUstream stream)
 
 static CUresult synchronize(CUcontext ctx, CUstream handle)
 {
-	struct op nothing = { .run = op_nothing };
+	struct stream_op nothing = { .run = op_nothing };
 	CUstream stream;
 	CUresult r = stream_resolve(ctx, handle, &stream);
 
@@ -372,7 +373,7 @@ static CUresult query(CUcontext ctx, CUstream handle)
 	return busy ? CUDA_ERROR_NOT_READY : stream->ctx->error;
 }
 
-static CUresult submit_host(CUcontext ctx, CUstream handle, struct op *op)
+static CUresult submit_host(CUcontext ctx, CUstream handle, struct stream_op *op)
 {
 	CUstream stream;
 	CUresult r = stream_resolve(ctx, handle, &stream);
@@ -387,15 +388,15 @@ static CUresult submit_host(CUcontext ctx, CUstream handle, struct op *op)
 static CUresult add_callback(CUcontext ctx, CUstream handle, CUstreamCallback fn, void *data,
 			     unsigned int flags)
 {
-	struct op op = { .run = op_host,
-			 .host = { .callback = fn, .data = data, .stream = handle } };
+	struct stream_op op = { .run = op_host,
+				.host = { .callback = fn, .data = data, .stream = handle } };
 
 	return fn && !flags ? submit_host(ctx, handle, &op) : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult launch_host(CUcontext ctx, CUstream handle, CUhostFn fn, void *data)
 {
-	struct op op = { .run = op_host, .host = { .fn = fn, .data = data } };
+	struct stream_op op = { .run = op_host, .host = { .fn = fn, .data = data } };
 
 	return fn ? submit_host(ctx, handle, &op) : CUDA_ERROR_INVALID_VALUE;
 }

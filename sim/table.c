@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Index of the first slot with a key above @key. */
-static size_t above(const struct table *t, uint64_t key)
+static size_t above(const struct sim_table *t, uint64_t key)
 {
 	size_t low = 0, high = t->n;
 
@@ -22,7 +22,7 @@ static size_t above(const struct table *t, uint64_t key)
 	return low;
 }
 
-int table_add(struct table *t, uint64_t key, void *value)
+int sim_table_add(struct sim_table *t, uint64_t key, void *value)
 {
 	size_t at = above(t, key);
 
@@ -38,26 +38,26 @@ int table_add(struct table *t, uint64_t key, void *value)
 		t->room = room;
 	}
 	memmove(&t->slots[at + 1], &t->slots[at], (t->n - at) * sizeof(*t->slots));
-	t->slots[at] = (struct table_slot){ key, value };
+	t->slots[at] = (struct sim_table_slot){ key, value };
 	t->n++;
 	return 0;
 }
 
-void *table_floor(const struct table *t, uint64_t key)
+void *sim_table_floor(const struct sim_table *t, uint64_t key)
 {
 	size_t at = above(t, key);
 
 	return at ? t->slots[at - 1].value : NULL;
 }
 
-void *table_get(const struct table *t, uint64_t key)
+void *sim_table_get(const struct sim_table *t, uint64_t key)
 {
 	size_t at = above(t, key);
 
 	return at && t->slots[at - 1].key == key ? t->slots[at - 1].value : NULL;
 }
 
-void *table_remove(struct table *t, uint64_t key)
+void *sim_table_remove(struct sim_table *t, uint64_t key)
 {
 	size_t at = above(t, key);
 	void *value;
@@ -70,8 +70,8 @@ void *table_remove(struct table *t, uint64_t key)
 	return value;
 }
 
-void table_fini(struct table *t)
+void sim_table_fini(struct sim_table *t)
 {
 	free(t->slots);
-	*t = (struct table){ 0 };
+	*t = (struct sim_table){ 0 };
 }

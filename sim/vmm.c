@@ -21,14 +21,14 @@ struct reservation {
 
 static struct phys *phys_of(CUmemGenericAllocationHandle handle)
 {
-	struct phys *phys = table_get(&sim.physes, handle);
+	struct phys *phys = sim_table_get(&sim.physes, handle);
 
 	return phys && phys->handles ? phys : NULL;
 }
 
 bool vmm_reservation(CUdeviceptr ptr, CUdeviceptr *ret_base, size_t *ret_bytes)
 {
-	struct reservation *reservation = table_floor(&sim.reservations, ptr);
+	struct reservation *reservation = sim_table_floor(&sim.reservations, ptr);
 
 	if (!reservation || ptr - reservation->base >= reservation->bytes)
 		return false;
@@ -87,7 +87,7 @@ static CUresult reserve(CUdeviceptr *ret, size_t bytes, size_t alignment, CUdevi
 			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
 	if (va == MAP_FAILED)
 		va = va_reserve(bytes, alignment);
-	if (!va || table_add(&sim.reservations, (uintptr_t)va, reservation) < 0) {
+	if (!va || sim_table_add(&sim.reservations, (uintptr_t)va, reservation) < 0) {
 		if (va)
 			munmap(va, bytes);
 		free(reservation);
@@ -101,19 +101,19 @@ static CUresult reserve(CUdeviceptr *ret, size_t bytes, size_t alignment, CUdevi
 /* The first range at or above @ptr, if it starts before @end. */
 static struct range *range_within(CUdeviceptr ptr, CUdeviceptr end)
 {
-	struct range *range = table_floor(&sim.ranges, end - 1);
+	struct range *range = sim_table_floor(&sim.ranges, end - 1);
 
 	return range && range->base + range->bytes > ptr ? range : NULL;
 }
 
 static CUresult unreserve(CUdeviceptr ptr, size_t bytes)
 {
-	struct reservation *reservation = table_get(&sim.reservations, ptr);
+	struct reservation *reservation = sim_table_get(&sim.reservations, ptr);
 
 	if (!reservation || reservation->bytes != bytes || range_within(ptr, ptr + bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	munmap((void *)(uintptr_t)ptr, bytes);
-	table_remove(&sim.reservations, ptr);
+	sim_table_remove(&sim.reservations, ptr);
 	free(reservation);
 	return CUDA_SUCCESS;
 }
@@ -151,7 +151,7 @@ static CUresult release(CUmemGenericAllocationHandle handle)
 static CUresult map(CUdeviceptr ptr, size_t bytes, size_t offset,
 		    CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-	struct reservation *reservation = table_floor(&sim.reservations, ptr);
+	struct reservation *reservation = sim_table_floor(&sim.reservations, ptr);
 	struct phys *phys = phys_of(handle);
 	struct range *range;
 
@@ -180,7 +180,7 @@ static bool whole_mappings(CUdeviceptr ptr, size_t bytes)
 	CUdeviceptr end = ptr + bytes;
 
 	while (ptr < end) {
-		struct range *range = table_get(&sim.ranges, ptr);
+		struct range *range = sim_table_get(&sim.ranges, ptr);
 
 		if (!range || range->kind != RANGE_VMM)
 			return false;
@@ -196,7 +196,7 @@ static CUresult unmap(CUdeviceptr ptr, size_t bytes)
 	if (!whole_mappings(ptr, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	while (ptr < end) {
-		struct range *range = table_get(&sim.ranges, ptr);
+		struct range *range = sim_table_get(&sim.ranges, ptr);
 
 		ptr += range->bytes;
 		view_free(range->view, true);
@@ -249,13 +249,13 @@ static CUresult set_access(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc 
 	if (!desc || !count || !whole_mappings(ptr, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	for (size_t i = 0; i < count; i++) {
-		if (!can_reach(table_get(&sim.ranges, ptr), &desc[i].location))
+		if (!can_reach(sim_table_get(&sim.ranges, ptr), &desc[i].location))
 			return CUDA_ERROR_NOT_SUPPORTED;
 		if (!is_host(&desc[i].location) && !device_valid(desc[i].location.id))
 			return CUDA_ERROR_INVALID_DEVICE;
 	}
 	while (ptr < end && !r) {
-		struct range *range = table_get(&sim.ranges, ptr);
+		struct range *range = sim_table_get(&sim.ranges, ptr);
 
 		r = grant(range, desc, count);
 		ptr += range->bytes;

@@ -19,10 +19,10 @@ enum {
 	CALL_TIMEOUT_MS = 3600 * 1000, /* of calls that have no timeout of their own */
 };
 
-enum request { NOTHING, GET_STATE, GET_RESTORE_TID, ACTION, TOGGLE };
+enum cuda_request { NOTHING, GET_STATE, GET_RESTORE_TID, ACTION, TOGGLE };
 
 struct arguments {
-	enum request request;
+	enum cuda_request request;
 	enum dev_action action;
 	pid_t pid;
 	uint32_t lock_timeout_ms;
@@ -94,7 +94,7 @@ static int parse_map(struct arguments *a, const char *text, struct brumate_error
 	return 0;
 }
 
-static int set_request(struct arguments *a, enum request request, struct brumate_error *err)
+static int set_request(struct arguments *a, enum cuda_request request, struct brumate_error *err)
 {
 	if (a->request != NOTHING && a->request != request)
 		return brumate_fail(err, EINVAL,

@@ -106,13 +106,14 @@ static void cgroup_join_parent_of(pid_t pid)
 
 enum { REQUEST_BYTES = 64, ANSWER_BYTES = 4096, WAIT_MS = 60000, RETURN_TRIES = 10 };
 
-struct helper {
+struct service {
 	int socket_fd, images_dir_fd, table_fd;
 	int criu_fd;		     /* readable once CRIU has ended */
 	struct container *container; /* borrowed */
 };
 
-static void answer(const struct helper *h, int r, const char *more, const struct brumate_error *err)
+static void answer(const struct service *h, int r, const char *more,
+		   const struct brumate_error *err)
 {
 	char text[ANSWER_BYTES];
 
@@ -127,7 +128,7 @@ static void answer(const struct helper *h, int r, const char *more, const struct
 
 /* ---- requests ---- */
 
-static int load(const struct helper *h, pid_t pid, char more[static ANSWER_BYTES],
+static int load(const struct service *h, pid_t pid, char more[static ANSWER_BYTES],
 		struct brumate_error *err)
 {
 	auto_free struct container_thread *threads = NULL;
@@ -143,7 +144,7 @@ static int load(const struct helper *h, pid_t pid, char more[static ANSWER_BYTES
 	return r;
 }
 
-static int tell_seal(const struct helper *h, const char *word, char more[static ANSWER_BYTES],
+static int tell_seal(const struct service *h, const char *word, char more[static ANSWER_BYTES],
 		     struct brumate_error *err)
 {
 	char seal[DIGEST_TEXT_BYTES];
@@ -155,7 +156,7 @@ static int tell_seal(const struct helper *h, const char *word, char more[static 
 	return r;
 }
 
-static int do_request(const struct helper *h, const char *word, pid_t pid,
+static int do_request(const struct service *h, const char *word, pid_t pid,
 		      char more[static ANSWER_BYTES], struct brumate_error *err)
 {
 	char name[REQUEST_BYTES + 16];
@@ -189,7 +190,7 @@ static int do_request(const struct helper *h, const char *word, pid_t pid,
 }
 
 /* Processes that CRIU forked may have the plugin's end of the connection yet, when CRIU itself has died. */
-static bool wait_for_request(const struct helper *h)
+static bool wait_for_request(const struct service *h)
 {
 	struct pollfd fds[] = { { .fd = h->socket_fd, .events = POLLIN },
 				{ .fd = h->criu_fd, .events = POLLIN } };
@@ -201,7 +202,7 @@ static bool wait_for_request(const struct helper *h)
 }
 
 /* Returns false once the plugin has hung up. */
-static bool serve(const struct helper *h)
+static bool serve(const struct service *h)
 {
 	char request[REQUEST_BYTES], word[REQUEST_BYTES], more[ANSWER_BYTES] = "";
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -267,7 +268,7 @@ static int end(struct container *c, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "GPUs were not given back: %m") : 0;
 }
 
-static int run_helper(struct helper *h, struct proc_id criu, struct brumate_error *err)
+static int run_helper(struct service *h, struct proc_id criu, struct brumate_error *err)
 {
 	int r = proc_identify(&criu, criu.pid, err);
 
@@ -322,9 +323,9 @@ int main(int argc, char **argv)
 			"       brumate-container --heir DIR (started by a container's keeper)\n");
 		return EXIT_USAGE;
 	}
-	struct helper h = { .socket_fd = atoi(argv[1]),
-			    .images_dir_fd = atoi(argv[2]),
-			    .table_fd = atoi(argv[3]) };
+	struct service h = { .socket_fd = atoi(argv[1]),
+			     .images_dir_fd = atoi(argv[2]),
+			     .table_fd = atoi(argv[3]) };
 	fcntl(h.socket_fd, F_SETFD, FD_CLOEXEC);
 	fcntl(h.images_dir_fd, F_SETFD, FD_CLOEXEC);
 	fcntl(h.table_fd, F_SETFD, FD_CLOEXEC);

@@ -509,8 +509,8 @@ static void end_plugin(int stage, int result)
 		end_restore(result);
 }
 
-__attribute__((visibility("default"))) extern struct criu_plugin CR_PLUGIN_DESC;
-struct criu_plugin CR_PLUGIN_DESC = {
+__attribute__((visibility("default"))) extern struct cr_plugin CR_PLUGIN_DESC;
+struct cr_plugin CR_PLUGIN_DESC = {
 	.name = PLUGIN_NAME,
 	.init = init_plugin,
 	.exit = end_plugin,

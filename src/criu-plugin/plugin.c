@@ -136,8 +136,8 @@ static int update_vma_map(const char *path, const uint64_t address, const uint64
 	return r;
 }
 
-__attribute__((visibility("default"))) extern struct criu_plugin CR_PLUGIN_DESC;
-struct criu_plugin CR_PLUGIN_DESC = {
+__attribute__((visibility("default"))) extern struct cr_plugin CR_PLUGIN_DESC;
+struct cr_plugin CR_PLUGIN_DESC = {
 	.name = HIDDEN_PLUGIN_NAME,
 	.init = init_plugin,
 	.exit = end_plugin,

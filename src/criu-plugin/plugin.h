@@ -40,7 +40,7 @@ enum criu_stage { CRIU_STAGE_DUMP, CRIU_STAGE_PRE_DUMP, CRIU_STAGE_RESTORE };
 enum { CRIU_PLUGIN_ABI = 0 << 16 | 2 << 8 };
 
 /** CRIU looks it up under the name CR_PLUGIN_DESC. A hook returns -ENOTSUP for what is not its own. */
-struct criu_plugin {
+struct cr_plugin {
 	const char *name;
 	int (*init)(int stage);
 	void (*exit)(int stage, int result);

@@ -56,7 +56,7 @@ void datapath_fini(struct datapath *d)
 
 enum { END_TIMEOUT_MS = 2000 };
 
-struct request {
+struct agents_request {
 	struct datapath *d;
 	agents_fn fn;
 };
@@ -72,7 +72,7 @@ static uint64_t end_of_patience(const struct datapath *d)
 
 static int ask_agent(void *arg, size_t i, const struct worker *me, struct brumate_error *err)
 {
-	const struct request *request = arg;
+	const struct agents_request *request = arg;
 	struct datapath_agent *a = &request->d->agents[i];
 
 	(void)me;
@@ -115,7 +115,7 @@ static void drop_ended_agents(struct datapath *d)
 
 int agents_ask_all(struct datapath *d, agents_fn fn, struct brumate_error *err)
 {
-	struct request request = { d, fn };
+	struct agents_request request = { d, fn };
 	const struct workers_items items = {
 		.n = d->n_agents, .threads = (unsigned)d->n_agents, .fn = ask_agent, .arg = &request
 	};

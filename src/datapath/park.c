@@ -898,21 +898,21 @@ static bool is_imported(const struct datapath *d, const struct vault_piece *p)
 }
 
 /* What the vault may let go of. */
-struct spare {
+struct releasable {
 	struct datapath *d;
 	size_t n_copied; /* of the first pieces: the others are the snapshot */
 };
 
 static bool is_spare(void *arg, const struct vault_piece *p)
 {
-	const struct spare *s = arg;
+	const struct releasable *s = arg;
 
 	return (size_t)(p - s->d->vault->pieces) < s->n_copied && !is_imported(s->d, p) &&
 	       !share_is_orphan(s->d, p);
 }
 
 /* Lets go of what is spare; of a snapshot, once more of it is copied or some time has passed. */
-static void drop_spare(struct spare *s)
+static void drop_spare(struct releasable *s)
 {
 	struct datapath *d = s->d;
 
@@ -923,7 +923,7 @@ static void drop_spare(struct spare *s)
 }
 
 /* A snapshot leaves the program room on every GPU, also for what the driver allocates by itself. */
-static void leave_reserve(struct spare *s)
+static void leave_reserve(struct releasable *s)
 {
 	while (move_is_on(s->d) && s->n_copied < s->d->vault->n_pieces &&
 	       !gpus_have_room(s->d, RESERVE_PART, false))
@@ -944,7 +944,7 @@ static size_t count_kept(const struct datapath *d)
  * them makes room for more, until none is left or nothing moves any more. */
 static int own_pieces(struct datapath *d, struct brumate_error *err)
 {
-	struct spare spare = { .d = d };
+	struct releasable spare = { .d = d };
 	size_t before = SIZE_MAX;
 
 	for (;;) {
@@ -1169,7 +1169,7 @@ static void keep_drained(struct datapath *d)
 
 int park_drain(struct datapath *d, struct brumate_error *err)
 {
-	struct spare spare = { .d = d };
+	struct releasable spare = { .d = d };
 	int r;
 
 	if (!move_is_on(d))

@@ -70,13 +70,13 @@ size_t hugetlb_parse_smaps(char *text, struct hugetlb_vma *ret, size_t room)
 
 /* ---- a tree ---- */
 
-struct mapping {
+struct huge_mapping {
 	struct hugetlb_vma vma;
 	pid_t pid;
 };
 
 struct mappings {
-	struct mapping *items;
+	struct huge_mapping *items;
 	size_t n;
 };
 
@@ -102,12 +102,12 @@ static int add_mappings(struct mappings *m, pid_t pid)
 	if (!vmas)
 		return -ENOMEM;
 	size_t n = hugetlb_parse_smaps(text, vmas, VMAS_MAX);
-	struct mapping *items = reallocarray(m->items, m->n + n + 1, sizeof(*items));
+	struct huge_mapping *items = reallocarray(m->items, m->n + n + 1, sizeof(*items));
 	if (!items)
 		return -ENOMEM;
 	m->items = items;
 	for (size_t i = 0; i < n; i++)
-		m->items[m->n++] = (struct mapping){ vmas[i], pid };
+		m->items[m->n++] = (struct huge_mapping){ vmas[i], pid };
 	return 0;
 }
 

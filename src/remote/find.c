@@ -63,7 +63,7 @@ static int take_name(void *arg, const char *name, uint64_t len_bytes)
 }
 
 /* Reads the manifest of @f->id. Its absence or damage is noted in @f; <0: it cannot be told. */
-static int read_found(struct connection *s, struct found *f, struct brumate_error *err)
+static int read_found(struct http_connection *s, struct found *f, struct brumate_error *err)
 {
 	auto_free char *below = path_format("%s/" STORE_MANIFEST_NAME, f->id);
 	auto_free char *key = below ? place_key(s->client->place, below) : NULL;
@@ -91,11 +91,11 @@ static int read_found(struct connection *s, struct found *f, struct brumate_erro
 }
 
 struct all {
-	struct client *client;
+	struct http_client *client;
 	struct found_list list;
 };
 
-static int list_ids(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+static int list_ids(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	struct all *all = arg;
 	auto_free char *prefix = place_key(s->client->place, "");
@@ -106,7 +106,7 @@ static int list_ids(void *arg, struct connection *s, size_t i, struct brumate_er
 	return r == -ENOMEM || r == -EFBIG ? brumate_fail(err, -r, "list: %m") : r;
 }
 
-static int read_one(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+static int read_one(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	struct all *all = arg;
 
@@ -119,14 +119,14 @@ static int by_id(const void *a, const void *b)
 }
 
 /* Finds every checkpoint of the client's place, with its manifest or why it has none. */
-static int find_all(struct client *c, struct found_list *ret, const struct client_watch *watch,
+static int find_all(struct http_client *c, struct found_list *ret, const struct http_watch *watch,
 		    struct brumate_error *err)
 {
 	struct all all = { .client = c, .list = FOUND_LIST_EMPTY };
-	int r = client_run(c, 1, list_ids, &all, watch, err);
+	int r = http_client_run(c, 1, list_ids, &all, watch, err);
 
 	if (r == 0)
-		r = client_run(c, all.list.n, read_one, &all, watch, err);
+		r = http_client_run(c, all.list.n, read_one, &all, watch, err);
 	if (r < 0) {
 		found_list_fini(&all.list);
 		return r;
@@ -137,12 +137,12 @@ static int find_all(struct client *c, struct found_list *ret, const struct clien
 	return 0;
 }
 
-static int read_exact(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+static int read_exact(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	return read_found(s, arg, err);
 }
 
-static int fail_unknown(const struct client *c, const char *word, struct brumate_error *err)
+static int fail_unknown(const struct http_client *c, const char *word, struct brumate_error *err)
 {
 	const struct remote_place *p = c->place;
 
@@ -180,8 +180,8 @@ static int choose(struct found **ret, struct found_list *l, const char *word,
 	return *ret ? 0 : -ENOENT;
 }
 
-static int search(struct client *c, const char *word, struct found *ret,
-		  const struct client_watch *watch, struct brumate_error *err)
+static int search(struct http_client *c, const char *word, struct found *ret,
+		  const struct http_watch *watch, struct brumate_error *err)
 {
 	auto_(found_list_fini) struct found_list all = FOUND_LIST_EMPTY;
 	struct found *f = NULL;
@@ -196,8 +196,8 @@ static int search(struct client *c, const char *word, struct found *ret,
 	return 0;
 }
 
-int find_one(struct client *c, const char *word, struct found *ret,
-	     const struct client_watch *watch, struct brumate_error *err)
+int find_one(struct http_client *c, const char *word, struct found *ret,
+	     const struct http_watch *watch, struct brumate_error *err)
 {
 	auto_(found_fini) struct found f = { .incomplete = true };
 	int r = 0;
@@ -205,7 +205,7 @@ int find_one(struct client *c, const char *word, struct found *ret,
 	if (manifest_id_is_valid(word)) {
 		f.incomplete = false;
 		f.id = strdup(word);
-		r = f.id ? client_run(c, 1, read_exact, &f, watch, err)
+		r = f.id ? http_client_run(c, 1, read_exact, &f, watch, err)
 			 : brumate_fail(err, ENOMEM, "%m");
 	}
 	if (r == 0 && f.incomplete) {
@@ -230,9 +230,9 @@ int remote_list(const struct remote_config *config, const struct remote_place *p
 		struct brumate_error *err)
 {
 	auto_(found_list_fini) struct found_list all = FOUND_LIST_EMPTY;
-	struct client_watch watch = { progress, arg, 0 };
-	auto_(client_fini) struct client c = { .stop_fd = -1 };
-	int r = client_init(&c, config, place, err);
+	struct http_watch watch = { progress, arg, 0 };
+	auto_(http_client_fini) struct http_client c = { .stop_fd = -1 };
+	int r = http_client_init(&c, config, place, err);
 
 	if (r == 0)
 		r = find_all(&c, &all, &watch, err);
@@ -258,7 +258,7 @@ static void names_clear(struct key_names *l)
 }
 
 struct removal {
-	struct client client;
+	struct http_client client;
 	char *prefix; /* of what is listed; owned */
 	struct key_names names;
 };
@@ -267,7 +267,7 @@ static void removal_fini(struct removal *m)
 {
 	names_clear(&m->names);
 	free(m->prefix);
-	client_fini(&m->client);
+	http_client_fini(&m->client);
 }
 DEFINE_AUTO_FINI(struct removal, removal_fini)
 
@@ -283,7 +283,7 @@ static int note_name(void *arg, const char *name, uint64_t len_bytes)
 	return l->names[l->n++] ? 0 : -ENOMEM;
 }
 
-static int list_keys(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+static int list_keys(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	struct removal *m = arg;
 	int r = object_list(s, m->prefix, false, note_name, &m->names, err);
@@ -291,7 +291,7 @@ static int list_keys(void *arg, struct connection *s, size_t i, struct brumate_e
 	return r == -ENOMEM ? brumate_fail(err, ENOMEM, "%m") : r;
 }
 
-static int delete_name(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+static int delete_name(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	const struct removal *m = arg;
 	auto_free char *key = path_format("%s%s", m->prefix, m->names.names[i]);
@@ -301,7 +301,7 @@ static int delete_name(void *arg, struct connection *s, size_t i, struct brumate
 }
 
 /* Lists everything below the prefix @below of the place into m->names. */
-static int list_below(struct removal *m, const char *below, const struct client_watch *watch,
+static int list_below(struct removal *m, const char *below, const struct http_watch *watch,
 		      struct brumate_error *err)
 {
 	names_clear(&m->names);
@@ -309,11 +309,11 @@ static int list_below(struct removal *m, const char *below, const struct client_
 	m->prefix = place_key(m->client.place, below);
 	if (!m->prefix)
 		return brumate_fail(err, ENOMEM, "%m");
-	return client_run(&m->client, 1, list_keys, m, watch, err);
+	return http_client_run(&m->client, 1, list_keys, m, watch, err);
 }
 
 /* The manifest goes first: half of a checkpoint is never seen. */
-static int remove_files(struct removal *m, const char *id, const struct client_watch *watch,
+static int remove_files(struct removal *m, const char *id, const struct http_watch *watch,
 			struct brumate_error *err)
 {
 	auto_free char *below = path_format("%s/", id);
@@ -330,8 +330,8 @@ static int remove_files(struct removal *m, const char *id, const struct client_w
 	if (r == 0 && !m->names.n)
 		return fail_unknown(&m->client, id, err);
 	if (r == 0)
-		r = client_run(&m->client, 1, delete_name, m, watch, err);
-	return r < 0 ? r : client_run(&m->client, m->names.n, delete_name, m, watch, err);
+		r = http_client_run(&m->client, 1, delete_name, m, watch, err);
+	return r < 0 ? r : http_client_run(&m->client, m->names.n, delete_name, m, watch, err);
 }
 
 static bool uses(const struct manifest *m, const char *pack)
@@ -363,7 +363,7 @@ static void keep_used(struct removal *m, const struct found_list *all)
 }
 
 /* Packs are listed before the manifests: one that is put in between is not on the list. */
-static int remove_packs(struct removal *m, const struct client_watch *watch,
+static int remove_packs(struct removal *m, const struct http_watch *watch,
 			struct brumate_error *err)
 {
 	auto_(found_list_fini) struct found_list all = FOUND_LIST_EMPTY;
@@ -378,19 +378,19 @@ static int remove_packs(struct removal *m, const struct client_watch *watch,
 		if (!all.items[i].text)
 			return 0; /* which packs it needs cannot be told */
 	keep_used(m, &all);
-	return client_run(&m->client, m->names.n, delete_name, m, watch, err);
+	return http_client_run(&m->client, m->names.n, delete_name, m, watch, err);
 }
 
 int remote_remove(const struct remote_config *config, const struct remote_place *place,
 		  const char *id, store_progress_fn progress, void *arg, struct brumate_error *err)
 {
 	auto_(removal_fini) struct removal m = { .client.stop_fd = -1 };
-	struct client_watch watch = { progress, arg, 0 };
+	struct http_watch watch = { progress, arg, 0 };
 	int r;
 
 	if (!manifest_id_is_valid(id) || !strcmp(id, PLACE_PACKS))
 		return brumate_fail(err, EINVAL, "\"%s\" is not the id of a checkpoint", id);
-	r = client_init(&m.client, config, place, err);
+	r = http_client_init(&m.client, config, place, err);
 	if (r == 0)
 		r = remove_files(&m, id, &watch, err);
 	if (r == 0)

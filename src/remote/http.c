@@ -48,38 +48,38 @@ static char *host_of(const struct remote_config *config, const struct remote_pla
 	return path_format("%s.%.*s", place->bucket, (int)len, host);
 }
 
-int client_init(struct client *c, const struct remote_config *config,
-		const struct remote_place *place, struct brumate_error *err)
+int http_client_init(struct http_client *c, const struct remote_config *config,
+		     const struct remote_place *place, struct brumate_error *err)
 {
 	int r = libcurl_open("object stores", err);
 
-	*c = (struct client){ .config = config, .place = place, .stop_fd = -1 };
+	*c = (struct http_client){ .config = config, .place = place, .stop_fd = -1 };
 	if (r < 0)
 		return r;
 	c->host = host_of(config, place);
 	c->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (!c->host || c->stop_fd < 0) {
-		client_fini(c);
+		http_client_fini(c);
 		return brumate_fail(err, ENOMEM, "%m");
 	}
 	return 0;
 }
 
-void client_fini(struct client *c)
+void http_client_fini(struct http_client *c)
 {
 	free(c->host);
 	c->host = NULL;
 	cleanup_close(&c->stop_fd);
 }
 
-void client_stop(struct client *c)
+void http_client_stop(struct http_client *c)
 {
 	atomic_store(&c->stop, true);
 	eventfd_write(c->stop_fd, 1);
 }
 
 /* Lets its connections work again. */
-static void client_go_on(struct client *c)
+static void client_go_on(struct http_client *c)
 {
 	eventfd_t value;
 
@@ -87,13 +87,14 @@ static void client_go_on(struct client *c)
 	atomic_store(&c->stop, false);
 }
 
-int connection_init(struct connection *s, struct client *c, struct brumate_error *err)
+int http_connection_init(struct http_connection *s, struct http_client *c,
+			 struct brumate_error *err)
 {
-	*s = (struct connection){ .client = c, .curl = libcurl.easy_init() };
+	*s = (struct http_connection){ .client = c, .curl = libcurl.easy_init() };
 	return s->curl ? 0 : brumate_fail(err, ENOMEM, "libcurl: no handle");
 }
 
-void connection_fini(struct connection *s)
+void http_connection_fini(struct http_connection *s)
 {
 	if (s->curl)
 		libcurl.easy_cleanup(s->curl);
@@ -116,7 +117,7 @@ struct attempt {
 };
 
 struct exchange {
-	struct connection *connection;
+	struct http_connection *connection;
 	const struct http_request *q;
 	struct http_answer *a;
 	struct attempt *t;
@@ -259,7 +260,7 @@ static int count_some(void *arg, curl_off_t down_total, curl_off_t down, curl_of
 		      curl_off_t up)
 {
 	struct exchange *x = arg;
-	struct connection *s = x->connection;
+	struct http_connection *s = x->connection;
 	uint64_t now = (uint64_t)(x->q->range ? down : up);
 
 	if ((x->q->range || x->q->fd >= 0) && now > x->now) {
@@ -270,7 +271,7 @@ static int count_some(void *arg, curl_off_t down_total, curl_off_t down, curl_of
 	return atomic_load(&s->client->stop);
 }
 
-static char *path_of(const struct client *c, const struct http_request *q)
+static char *path_of(const struct http_client *c, const struct http_request *q)
 {
 	auto_free char *key = q->key ? place_encode(q->key, true) : strdup("");
 
@@ -293,7 +294,7 @@ static int add_line(struct curl_slist **lines, const char *name, const char *val
 }
 
 /* The headers that are signed, and the signature. */
-static int add_signature(struct curl_slist **lines, const struct client *c,
+static int add_signature(struct curl_slist **lines, const struct http_client *c,
 			 const struct http_request *q, const char *path)
 {
 	char date[SIGN_DATE_BYTES], payload[DIGEST_TEXT_BYTES], answer[SIGN_ANSWER_BYTES];
@@ -333,7 +334,7 @@ static int add_signature(struct curl_slist **lines, const struct client *c,
 	return r < 0 ? r : add_line(lines, "authorization", answer);
 }
 
-static int make_lines(struct curl_slist **lines, const struct client *c,
+static int make_lines(struct curl_slist **lines, const struct http_client *c,
 		      const struct http_request *q, const char *path)
 {
 	char range[64];
@@ -491,10 +492,10 @@ static int perform(struct exchange *x, const char *url, struct curl_slist *lines
 
 /* Sends @q once. 0: @a or @t->failure says how it went; <0: what is wrong on this side. Bytes that went over are
  * counted in the client and in @s->counted. */
-static int send_once(struct connection *s, const struct http_request *q, struct http_answer *a,
+static int send_once(struct http_connection *s, const struct http_request *q, struct http_answer *a,
 		     struct attempt *t, struct brumate_error *err)
 {
-	struct client *c = s->client;
+	struct http_client *c = s->client;
 	struct exchange x = { .connection = s, .q = q, .a = a, .t = t };
 	bool tls = !strncmp(c->config->endpoint, "https", 5);
 	auto_free char *path = path_of(c, q);
@@ -522,7 +523,7 @@ static bool is_code(const struct http_answer *a, const char *code)
 	return !strcmp(a->code, code);
 }
 
-static void hint_refused(const struct client *c, const struct http_answer *a,
+static void hint_refused(const struct http_client *c, const struct http_answer *a,
 			 struct brumate_error *err)
 {
 	int64_t skew = a->date ? (int64_t)time(NULL) - a->date : 0;
@@ -545,7 +546,7 @@ static void hint_refused(const struct client *c, const struct http_answer *a,
 				  "delete and list, and multipart uploads");
 }
 
-static int fail_access(const struct client *c, const char *where, const struct http_answer *a,
+static int fail_access(const struct http_client *c, const char *where, const struct http_answer *a,
 		       struct brumate_error *err)
 {
 	brumate_fail(err, EACCES, "%s: access key %s may not do this in bucket %s (%ld%s%s)", where,
@@ -555,7 +556,7 @@ static int fail_access(const struct client *c, const char *where, const struct h
 	return -EACCES;
 }
 
-static int fail_region(const struct client *c, const char *where, const struct http_answer *a,
+static int fail_region(const struct http_client *c, const char *where, const struct http_answer *a,
 		       struct brumate_error *err)
 {
 	brumate_fail(err, EINVAL, "%s: bucket %s is not in region %s (%ld %s)", where,
@@ -568,7 +569,7 @@ static int fail_region(const struct client *c, const char *where, const struct h
 }
 
 /* Starts @err for an answer that is final. Returns -errno. */
-static int fail_refused(const struct client *c, const struct http_request *q,
+static int fail_refused(const struct http_client *c, const struct http_request *q,
 			const struct http_answer *a, struct brumate_error *err)
 {
 	char where[1400];
@@ -619,7 +620,7 @@ enum http_verdict http_judge(long status, const char *code)
 
 /* Waits before attempt @n + 1, somewhere in a span that doubles each time, so that many clients which
  * failed together do not come back together. -ECANCELED once the client is stopped. */
-static int pause_after(struct client *c, int64_t n)
+static int pause_after(struct http_client *c, int64_t n)
 {
 	struct pollfd fd = { .fd = c->stop_fd, .events = POLLIN };
 	uint64_t span_ms = PAUSE_MIN_MS, random = 0;
@@ -642,7 +643,7 @@ static int pause_after(struct client *c, int64_t n)
 	return -ECANCELED;
 }
 
-static int fail_tired(const struct client *c, const struct http_request *q,
+static int fail_tired(const struct http_client *c, const struct http_request *q,
 		      const struct http_answer *a, const struct attempt *t,
 		      struct brumate_error *err)
 {
@@ -658,10 +659,10 @@ static int fail_tired(const struct client *c, const struct http_request *q,
 	return -(t->failure ? -t->failure : EREMOTEIO);
 }
 
-int http_send(struct connection *s, const struct http_request *q, struct http_answer *ret,
+int http_send(struct http_connection *s, const struct http_request *q, struct http_answer *ret,
 	      struct brumate_error *err)
 {
-	struct client *c = s->client;
+	struct http_client *c = s->client;
 
 	for (int64_t n = 1;; n++) {
 		auto_(http_answer_fini) struct http_answer a = { 0 };
@@ -699,16 +700,16 @@ bool http_may_go_on(int r)
 /* ---- several connections ---- */
 
 struct units {
-	struct client *client;
-	connection_fn fn;
+	struct http_client *client;
+	http_connection_fn fn;
 	void *arg;
 	size_t n;
 	atomic_size_t next;
 	atomic_bool failed;
-	const struct client_watch *watch;
+	const struct http_watch *watch;
 };
 
-static int do_units(struct units *u, struct connection *s, struct brumate_error *err)
+static int do_units(struct units *u, struct http_connection *s, struct brumate_error *err)
 {
 	int r = 0;
 
@@ -726,32 +727,32 @@ static int do_units(struct units *u, struct connection *s, struct brumate_error 
 static int serve_units(void *arg, const struct worker *me, struct brumate_error *err)
 {
 	struct units *u = arg;
-	struct connection s;
-	int r = connection_init(&s, u->client, err);
+	struct http_connection s;
+	int r = http_connection_init(&s, u->client, err);
 
 	if (r == 0)
 		r = do_units(u, &s, err);
-	connection_fini(&s);
+	http_connection_fini(&s);
 	if (r == 0 || atomic_exchange(&u->failed, true))
 		return 0;
-	client_stop(u->client);
+	http_client_stop(u->client);
 	return r;
 }
 
 static int report_units(void *arg)
 {
 	const struct units *u = arg;
-	const struct client_watch *watch = u->watch;
+	const struct http_watch *watch = u->watch;
 	int r = watch->progress(watch->arg, atomic_load(&u->client->done_bytes),
 				watch->total_bytes);
 
 	if (r < 0)
-		client_stop(u->client);
+		http_client_stop(u->client);
 	return r;
 }
 
-int client_run(struct client *c, size_t n, connection_fn fn, void *arg,
-	       const struct client_watch *watch, struct brumate_error *err)
+int http_client_run(struct http_client *c, size_t n, http_connection_fn fn, void *arg,
+		    const struct http_watch *watch, struct brumate_error *err)
 {
 	struct units u = { .client = c, .fn = fn, .arg = arg, .n = n, .watch = watch };
 	unsigned threads = (unsigned)c->config->connections;

@@ -18,7 +18,7 @@
 #include "store/store.h"
 
 /** What all connections of one operation share. It borrows @config and @place. */
-struct client {
+struct http_client {
 	const struct remote_config *config;
 	const struct remote_place *place;
 	char *host;			 /* as requests name it; owned */
@@ -27,23 +27,24 @@ struct client {
 	atomic_uint_fast64_t done_bytes; /* sent and received so far, without what failed */
 };
 
-int client_init(struct client *c, const struct remote_config *config,
-		const struct remote_place *place, struct brumate_error *err);
-void client_fini(struct client *c);
-DEFINE_AUTO_FINI(struct client, client_fini)
+int http_client_init(struct http_client *c, const struct remote_config *config,
+		     const struct remote_place *place, struct brumate_error *err);
+void http_client_fini(struct http_client *c);
+DEFINE_AUTO_FINI(struct http_client, http_client_fini)
 
 /** Makes all connections end what they do with -ECANCELED. */
-void client_stop(struct client *c);
+void http_client_stop(struct http_client *c);
 
-struct connection {
-	struct client *client;
+struct http_connection {
+	struct http_client *client;
 	void *curl;
 	uint64_t counted; /* bytes of the request under way, already in done_bytes */
 };
 
-int connection_init(struct connection *s, struct client *c, struct brumate_error *err);
-void connection_fini(struct connection *s);
-DEFINE_AUTO_FINI(struct connection, connection_fini)
+int http_connection_init(struct http_connection *s, struct http_client *c,
+			 struct brumate_error *err);
+void http_connection_fini(struct http_connection *s);
+DEFINE_AUTO_FINI(struct http_connection, http_connection_fini)
 
 enum { HTTP_HEADERS_MAX = 4, HTTP_BODY_BYTES_MAX = 64 << 20, HTTP_ANY_LENGTH = -1 };
 
@@ -97,7 +98,7 @@ DEFINE_AUTO_FINI(struct http_answer, http_answer_fini)
  * Errors to act on: -ENOENT (no such object or bucket), -EACCES, -ECANCELED, -EBADMSG (the answer is
  * none), -EREMOTEIO, -ETIMEDOUT, -ECONNREFUSED, -EHOSTUNREACH; -errno of the fds.
  */
-int http_send(struct connection *s, const struct http_request *q, struct http_answer *ret,
+int http_send(struct http_connection *s, const struct http_request *q, struct http_answer *ret,
 	      struct brumate_error *err);
 
 /** What an answer means for the request. */
@@ -112,10 +113,11 @@ bool http_may_go_on(int r);
 /* ---- several connections ---- */
 
 /** Does unit @i over a connection. It is called from several threads; <0 ends the others. */
-typedef int (*connection_fn)(void *arg, struct connection *s, size_t i, struct brumate_error *err);
+typedef int (*http_connection_fn)(void *arg, struct http_connection *s, size_t i,
+				  struct brumate_error *err);
 
 /** Whom to tell of progress. */
-struct client_watch {
+struct http_watch {
 	store_progress_fn progress; /* may be NULL */
 	void *arg;
 	uint64_t total_bytes;
@@ -126,8 +128,8 @@ struct client_watch {
  * caller's thread does no work but report progress and take the order to stop. Returns the failure that came
  * first; -errno of @watch's function if that ended it.
  */
-int client_run(struct client *c, size_t n, connection_fn fn, void *arg,
-	       const struct client_watch *watch, struct brumate_error *err);
+int http_client_run(struct http_client *c, size_t n, http_connection_fn fn, void *arg,
+		    const struct http_watch *watch, struct brumate_error *err);
 
 /* ---- signatures: AWS Signature Version 4, by libcrypto's HMAC. Pure. ---- */
 

@@ -22,7 +22,7 @@ static void object_checksum(char ret[static OBJECT_CHECKSUM_BYTES], const struct
 	EVP_EncodeBlock((unsigned char *)ret, d->bytes, sizeof(d->bytes));
 }
 
-int object_put(struct connection *s, const char *key, int fd, uint64_t len_bytes,
+int object_put(struct http_connection *s, const char *key, int fd, uint64_t len_bytes,
 	       const struct digest *digest, struct brumate_error *err)
 {
 	char checksum[OBJECT_CHECKSUM_BYTES], text[DIGEST_TEXT_BYTES];
@@ -37,7 +37,7 @@ int object_put(struct connection *s, const char *key, int fd, uint64_t len_bytes
 	return http_send(s, &q, NULL, err);
 }
 
-int object_put_text(struct connection *s, const char *key, const char *text, size_t len_bytes,
+int object_put_text(struct http_connection *s, const char *key, const char *text, size_t len_bytes,
 		    struct brumate_error *err)
 {
 	char checksum[OBJECT_CHECKSUM_BYTES];
@@ -52,7 +52,7 @@ int object_put_text(struct connection *s, const char *key, const char *text, siz
 	return http_send(s, &q, NULL, err);
 }
 
-int object_head(struct connection *s, const char *key, uint64_t *ret_len_bytes,
+int object_head(struct http_connection *s, const char *key, uint64_t *ret_len_bytes,
 		char ret_digest[static DIGEST_TEXT_BYTES], struct brumate_error *err)
 {
 	auto_(http_answer_fini) struct http_answer a = { 0 };
@@ -66,7 +66,7 @@ int object_head(struct connection *s, const char *key, uint64_t *ret_len_bytes,
 	return 0;
 }
 
-int object_get_text(struct connection *s, const char *key, char **ret, size_t *ret_len_bytes,
+int object_get_text(struct http_connection *s, const char *key, char **ret, size_t *ret_len_bytes,
 		    struct brumate_error *err)
 {
 	auto_(http_answer_fini) struct http_answer a = { 0 };
@@ -84,8 +84,8 @@ int object_get_text(struct connection *s, const char *key, char **ret, size_t *r
 	return 0;
 }
 
-int object_get_range(struct connection *s, const char *key, uint64_t offset, uint64_t len_bytes,
-		     int fd, struct brumate_error *err)
+int object_get_range(struct http_connection *s, const char *key, uint64_t offset,
+		     uint64_t len_bytes, int fd, struct brumate_error *err)
 {
 	struct http_request q =
 		HTTP_REQUEST(.method = "GET", .key = key, .range = true, .range_offset = offset,
@@ -95,8 +95,8 @@ int object_get_range(struct connection *s, const char *key, uint64_t offset, uin
 	return len_bytes ? http_send(s, &q, NULL, err) : 0;
 }
 
-int object_get_bytes(struct connection *s, const char *key, uint64_t offset, uint64_t len_bytes,
-		     void *ret, struct brumate_error *err)
+int object_get_bytes(struct http_connection *s, const char *key, uint64_t offset,
+		     uint64_t len_bytes, void *ret, struct brumate_error *err)
 {
 	const struct http_request q =
 		HTTP_REQUEST(.method = "GET", .key = key, .range = true, .range_offset = offset,
@@ -105,7 +105,7 @@ int object_get_bytes(struct connection *s, const char *key, uint64_t offset, uin
 	return len_bytes ? http_send(s, &q, NULL, err) : 0;
 }
 
-int object_delete(struct connection *s, const char *key, struct brumate_error *err)
+int object_delete(struct http_connection *s, const char *key, struct brumate_error *err)
 {
 	return http_send(s, &HTTP_REQUEST(.method = "DELETE", .key = key), NULL, err);
 }
@@ -184,7 +184,7 @@ static char *list_query(const char *prefix, bool folders, const char *token)
 }
 
 /* Gets a page. A listing that is cut off is asked for again: nothing of it has been told yet. */
-static int fetch_page(struct connection *s, const char *query, struct http_answer *ret,
+static int fetch_page(struct http_connection *s, const char *query, struct http_answer *ret,
 		      struct brumate_error *err)
 {
 	const struct http_request q = HTTP_REQUEST(.method = "GET", .query = query);
@@ -204,7 +204,8 @@ static int fetch_page(struct connection *s, const char *query, struct http_answe
 	}
 }
 
-static int read_page(struct connection *s, struct page *p, bool folders, struct brumate_error *err)
+static int read_page(struct http_connection *s, struct page *p, bool folders,
+		     struct brumate_error *err)
 {
 	auto_(http_answer_fini) struct http_answer a = { 0 };
 	auto_free char *query = list_query(p->prefix, folders, p->token);
@@ -226,8 +227,8 @@ static int read_page(struct connection *s, struct page *p, bool folders, struct 
 			    s->client->place->bucket, p->prefix);
 }
 
-int object_list(struct connection *s, const char *prefix, bool folders, object_fn fn, void *arg,
-		struct brumate_error *err)
+int object_list(struct http_connection *s, const char *prefix, bool folders, object_fn fn,
+		void *arg, struct brumate_error *err)
 {
 	auto_free struct page *p = calloc(1, sizeof(*p));
 
@@ -295,7 +296,7 @@ static int take_upload(void *arg, const char *path, const char *text)
 }
 
 /* 0 and u->id, or -ENOENT. What cannot be listed is not resumed. */
-static int find_upload(struct upload *u, struct connection *s, const char *key,
+static int find_upload(struct upload *u, struct http_connection *s, const char *key,
 		       struct brumate_error *err)
 {
 	auto_(http_answer_fini) struct http_answer a = { 0 };
@@ -360,7 +361,7 @@ static char *upload_query(const char *what, const struct upload *u)
 }
 
 /* What is there of the upload. Parts that the server tells no checksum of are put again. */
-static int list_parts(struct upload *u, struct connection *s, const char *key,
+static int list_parts(struct upload *u, struct http_connection *s, const char *key,
 		      struct brumate_error *err)
 {
 	struct parts p = { .upload = u };
@@ -399,7 +400,7 @@ static int take_id(void *arg, const char *path, const char *text)
 	return u->id ? 0 : -ENOMEM;
 }
 
-static int create_upload(struct upload *u, struct connection *s, const char *key,
+static int create_upload(struct upload *u, struct http_connection *s, const char *key,
 			 const struct digest *digest, struct brumate_error *err)
 {
 	auto_(http_answer_fini) struct http_answer a = { 0 };
@@ -423,7 +424,7 @@ static int create_upload(struct upload *u, struct connection *s, const char *key
 	return 0;
 }
 
-int upload_begin(struct upload *u, struct connection *s, const char *key, uint64_t len_bytes,
+int upload_begin(struct upload *u, struct http_connection *s, const char *key, uint64_t len_bytes,
 		 uint64_t part_bytes, const struct digest *digest, struct brumate_error *err)
 {
 	struct brumate_error quiet = BRUMATE_ERROR_NONE;
@@ -465,7 +466,7 @@ static int digest_range(struct digest *ret, int fd, uint64_t offset, uint64_t le
 	return r < 0 ? r : digest_take(run, ret);
 }
 
-int upload_put(struct upload *u, struct connection *s, const char *key, size_t i, int fd,
+int upload_put(struct upload *u, struct http_connection *s, const char *key, size_t i, int fd,
 	       struct brumate_error *err)
 {
 	auto_(http_answer_fini) struct http_answer a = { 0 };
@@ -529,7 +530,8 @@ static char *completion(const struct upload *u, size_t *ret_len)
 	return text;
 }
 
-int upload_end(struct upload *u, struct connection *s, const char *key, struct brumate_error *err)
+int upload_end(struct upload *u, struct http_connection *s, const char *key,
+	       struct brumate_error *err)
 {
 	auto_free char *query = upload_query("", u);
 	struct http_request q = HTTP_REQUEST(.method = "POST", .key = key, .query = query);
@@ -546,7 +548,8 @@ int upload_end(struct upload *u, struct connection *s, const char *key, struct b
 	return http_send(s, &q, NULL, err);
 }
 
-int upload_abort(struct upload *u, struct connection *s, const char *key, struct brumate_error *err)
+int upload_abort(struct upload *u, struct http_connection *s, const char *key,
+		 struct brumate_error *err)
 {
 	auto_free char *query = upload_query("", u);
 	const struct http_request q = HTTP_REQUEST(.method = "DELETE", .key = key, .query = query);

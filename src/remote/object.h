@@ -5,30 +5,30 @@
 #include "remote/http.h"
 
 /** Puts @len_bytes of @fd from 0, whose digest the server checks and keeps as metadata. */
-int object_put(struct connection *s, const char *key, int fd, uint64_t len_bytes,
+int object_put(struct http_connection *s, const char *key, int fd, uint64_t len_bytes,
 	       const struct digest *digest, struct brumate_error *err);
 
 /** Puts a text. */
-int object_put_text(struct connection *s, const char *key, const char *text, size_t len_bytes,
+int object_put_text(struct http_connection *s, const char *key, const char *text, size_t len_bytes,
 		    struct brumate_error *err);
 
 /** Tells the size and the digest of what is under @key. -ENOENT: nothing is. */
-int object_head(struct connection *s, const char *key, uint64_t *ret_len_bytes,
+int object_head(struct http_connection *s, const char *key, uint64_t *ret_len_bytes,
 		char ret_digest[static DIGEST_TEXT_BYTES], struct brumate_error *err);
 
 /** Gets a small object as NUL-terminated text (owned). */
-int object_get_text(struct connection *s, const char *key, char **ret, size_t *ret_len_bytes,
+int object_get_text(struct http_connection *s, const char *key, char **ret, size_t *ret_len_bytes,
 		    struct brumate_error *err);
 
 /** Writes @len_bytes of the object from @offset into @fd at the same offset. Any thread, any order. */
-int object_get_range(struct connection *s, const char *key, uint64_t offset, uint64_t len_bytes,
-		     int fd, struct brumate_error *err);
+int object_get_range(struct http_connection *s, const char *key, uint64_t offset,
+		     uint64_t len_bytes, int fd, struct brumate_error *err);
 
 /** Gets @len_bytes of the object from @offset into memory. */
-int object_get_bytes(struct connection *s, const char *key, uint64_t offset, uint64_t len_bytes,
-		     void *ret, struct brumate_error *err);
+int object_get_bytes(struct http_connection *s, const char *key, uint64_t offset,
+		     uint64_t len_bytes, void *ret, struct brumate_error *err);
 
-int object_delete(struct connection *s, const char *key, struct brumate_error *err);
+int object_delete(struct http_connection *s, const char *key, struct brumate_error *err);
 
 /** One entry of a listing: @name is what follows the prefix; names that end in '/' are prefixes. */
 typedef int (*object_fn)(void *arg, const char *name, uint64_t len_bytes);
@@ -36,8 +36,8 @@ typedef int (*object_fn)(void *arg, const char *name, uint64_t len_bytes);
 /**
  * Lists what starts with @prefix, page by page; @folders: only up to the next '/'. <0 of @fn ends it.
  */
-int object_list(struct connection *s, const char *prefix, bool folders, object_fn fn, void *arg,
-		struct brumate_error *err);
+int object_list(struct http_connection *s, const char *prefix, bool folders, object_fn fn,
+		void *arg, struct brumate_error *err);
 
 /* ---- uploads in parts ---- */
 
@@ -68,18 +68,19 @@ uint64_t upload_part_bytes(uint64_t len_bytes, uint64_t wanted_bytes);
 
 /** Finds an unfinished upload of @key with its parts, else creates one. @digest: of all of it, to be kept as
  * metadata; NULL: not known. */
-int upload_begin(struct upload *u, struct connection *s, const char *key, uint64_t len_bytes,
+int upload_begin(struct upload *u, struct http_connection *s, const char *key, uint64_t len_bytes,
 		 uint64_t part_bytes, const struct digest *digest, struct brumate_error *err);
 
 /** Puts part @i of @fd, unless it is there. */
-int upload_put(struct upload *u, struct connection *s, const char *key, size_t i, int fd,
+int upload_put(struct upload *u, struct http_connection *s, const char *key, size_t i, int fd,
 	       struct brumate_error *err);
 
 /** Makes the object out of its parts: before, it is not there. */
-int upload_end(struct upload *u, struct connection *s, const char *key, struct brumate_error *err);
+int upload_end(struct upload *u, struct http_connection *s, const char *key,
+	       struct brumate_error *err);
 
 /** Gives the upload up, with its parts. */
-int upload_abort(struct upload *u, struct connection *s, const char *key,
+int upload_abort(struct upload *u, struct http_connection *s, const char *key,
 		 struct brumate_error *err);
 
 /* ---- the checkpoints of a place, found by their manifests (find.c) ---- */
@@ -97,5 +98,5 @@ void found_fini(struct found *f);
 DEFINE_AUTO_FINI(struct found, found_fini)
 
 /** Finds the checkpoint that @word means: an id, a job's name or id (its latest), or the beginning of an id. */
-int find_one(struct client *c, const char *word, struct found *ret,
-	     const struct client_watch *watch, struct brumate_error *err);
+int find_one(struct http_client *c, const char *word, struct found *ret,
+	     const struct http_watch *watch, struct brumate_error *err);

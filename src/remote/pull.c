@@ -53,7 +53,7 @@ struct pull_unit;
 
 /* The checkpoint that was found, and what has come of it. Owns its parts. */
 struct pull {
-	struct client client;
+	struct http_client client;
 	struct found found;
 	bool files_only; /* packs stay there, and nothing is kept of what is interrupted */
 	struct store_writer writer; /* what is there of it, uncommitted */
@@ -296,7 +296,7 @@ static void pull_fini(struct pull *p)
 	staging_close(&p->staging);
 	store_abort(&p->writer);
 	found_fini(&p->found);
-	client_fini(&p->client);
+	http_client_fini(&p->client);
 }
 DEFINE_AUTO_FINI(struct pull, pull_fini)
 
@@ -326,7 +326,7 @@ static int open_once(struct pull *p, size_t i, struct brumate_error *err)
 }
 
 /* A file that is not what the manifest says, as a whole: it may have been damaged on its way only. */
-static int get_again(struct pull *p, struct connection *s, size_t i, struct brumate_error *err)
+static int get_again(struct pull *p, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	const struct place_file *f = file_of(p, i);
 	const uint64_t part_bytes = (uint64_t)p->client.config->part_mib << 20;
@@ -346,7 +346,7 @@ static int get_again(struct pull *p, struct connection *s, size_t i, struct brum
 	return r < 0 ? r : staging_finish(&p->staging, i, f, err);
 }
 
-static int get_unit(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+static int get_unit(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	struct pull *p = arg;
 	const struct pull_unit *u = &p->units[i];
@@ -512,7 +512,7 @@ static void note_damage(void *arg, const struct chunks_damage *damage)
 		}
 }
 
-static int get_repair(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+static int get_repair(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	const struct repair *m = arg;
 	const struct repair_range *range = &m->ranges[i];
@@ -533,7 +533,7 @@ static int get_repair(void *arg, struct connection *s, size_t i, struct brumate_
 
 /* Gets once more what is damaged in the packs of @p, which are in their places. It does not tell whether that helped.
  * Packs that this store's checkpoints share stay as they are. */
-static int repair_packs(struct pull *p, const struct client_watch *watch, struct brumate_error *err)
+static int repair_packs(struct pull *p, const struct http_watch *watch, struct brumate_error *err)
 {
 	auto_(repair_fini) struct repair m = { .pull = p };
 	int r = chunks_verify(p->writer.dir_fd, &p->found.manifest, note_damage, &m,
@@ -543,13 +543,13 @@ static int repair_packs(struct pull *p, const struct client_watch *watch, struct
 		return r;
 	if (m.failed)
 		return brumate_fail(err, ENOMEM, "%m");
-	return client_run(&p->client, m.n, get_repair, &m, watch, err);
+	return http_client_run(&p->client, m.n, get_repair, &m, watch, err);
 }
 
 /* ---- the whole ---- */
 
 /* Compares the chunks with their digests, now that the table and all packs are in their places. */
-static int verify_packs(struct pull *p, const struct client_watch *watch, struct brumate_error *err)
+static int verify_packs(struct pull *p, const struct http_watch *watch, struct brumate_error *err)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 	int dir_fd = p->writer.dir_fd;
@@ -568,7 +568,7 @@ static int verify_packs(struct pull *p, const struct client_watch *watch, struct
 }
 
 /* Gets the files of @p->found into a checkpoint of the store @dir, each compared with its digest. */
-static int pull_files(struct pull *p, const char *dir, struct client_watch *watch,
+static int pull_files(struct pull *p, const char *dir, struct http_watch *watch,
 		      struct brumate_error *err)
 {
 	const struct manifest *m = &p->found.manifest;
@@ -585,7 +585,7 @@ static int pull_files(struct pull *p, const char *dir, struct client_watch *watc
 	if (r == 0)
 		r = add_units(p, (uint64_t)p->client.config->part_mib << 20, err);
 	if (r == 0)
-		r = client_run(&p->client, p->n_units, get_unit, p, watch, err);
+		r = http_client_run(&p->client, p->n_units, get_unit, p, watch, err);
 	if (r == 0)
 		r = staging_move(&p->staging, m, n_wanted(p), &p->writer, err);
 	if (r < 0 && !p->files_only && http_may_go_on(r))
@@ -596,7 +596,7 @@ static int pull_files(struct pull *p, const char *dir, struct client_watch *watc
 	return r;
 }
 
-static int fetch(struct pull *p, const char *dir, struct client_watch *watch,
+static int fetch(struct pull *p, const char *dir, struct http_watch *watch,
 		 struct brumate_error *err)
 {
 	int r = pull_files(p, dir, watch, err);
@@ -612,8 +612,8 @@ int remote_pull(const struct remote_config *config, const struct remote_place *p
 		store_progress_fn progress, void *arg, struct brumate_error *err)
 {
 	auto_(pull_fini) struct pull p = PULL_EMPTY;
-	struct client_watch watch = { progress, arg, 0 };
-	int r = client_init(&p.client, config, place, err);
+	struct http_watch watch = { progress, arg, 0 };
+	int r = http_client_init(&p.client, config, place, err);
 
 	if (r == 0)
 		r = find_one(&p.client, word, &p.found, &watch, err);
@@ -645,8 +645,8 @@ int remote_pull(const struct remote_config *config, const struct remote_place *p
 /* What one thread reads by. */
 struct reader {
 	struct remote_image *image;
-	struct client client; /* of its own: it is stopped by itself */
-	struct connection connection;
+	struct http_client client; /* of its own: it is stopped by itself */
+	struct http_connection connection;
 	struct reader *next;
 };
 
@@ -662,8 +662,8 @@ struct remote_image {
 
 static void reader_free(struct reader *r)
 {
-	connection_fini(&r->connection);
-	client_fini(&r->client);
+	http_connection_fini(&r->connection);
+	http_client_fini(&r->client);
 	free(r);
 }
 
@@ -691,9 +691,9 @@ static int reader_open(void *arg, void **ret, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	reader->image = i;
 	reader->client.stop_fd = -1;
-	int r = client_init(&reader->client, i->config, i->place, err);
+	int r = http_client_init(&reader->client, i->config, i->place, err);
 	if (r == 0)
-		r = connection_init(&reader->connection, &reader->client, err);
+		r = http_connection_init(&reader->connection, &reader->client, err);
 	if (r < 0)
 		reader_free(reader);
 	else
@@ -720,7 +720,7 @@ static void reader_stop(void *arg)
 {
 	struct reader *r = arg;
 
-	client_stop(&r->client);
+	http_client_stop(&r->client);
 }
 
 static int reader_read(void *arg, uint32_t pack, uint64_t offset, void *buf, size_t len_bytes,
@@ -759,7 +759,7 @@ int remote_open(struct remote_image **ret, const struct remote_config *config,
 		const struct remote_place *place, const char *word, store_progress_fn progress,
 		void *arg, struct brumate_error *err)
 {
-	const struct client_watch watch = { progress, arg, 0 };
+	const struct http_watch watch = { progress, arg, 0 };
 	auto_(remote_close) struct remote_image *i = calloc(1, sizeof(*i));
 
 	if (!i)
@@ -767,7 +767,7 @@ int remote_open(struct remote_image **ret, const struct remote_config *config,
 	*i = (struct remote_image){ .config = config, .place = place, .pull = PULL_EMPTY };
 	i->pull.files_only = true;
 	pthread_mutex_init(&i->lock, NULL);
-	int r = client_init(&i->pull.client, config, place, err);
+	int r = http_client_init(&i->pull.client, config, place, err);
 	if (r == 0)
 		r = find_one(&i->pull.client, word, &i->pull.found, &watch, err);
 	if (r < 0)
@@ -798,7 +798,7 @@ int remote_copy_manifest(const struct remote_image *i, struct manifest *ret,
 int remote_fetch(struct remote_image *i, const char *dir, store_progress_fn progress, void *arg,
 		 struct brumate_error *err)
 {
-	struct client_watch watch = { progress, arg, 0 };
+	struct http_watch watch = { progress, arg, 0 };
 	int r = pull_files(&i->pull, dir, &watch, err);
 
 	if (r < 0)

@@ -43,7 +43,7 @@ struct unit {
 
 struct push {
 	const struct store_image *image;
-	struct client client;
+	struct http_client client;
 	struct item *items;
 	size_t n_items;
 	struct unit *units;
@@ -62,7 +62,7 @@ static void push_fini(struct push *p)
 	}
 	free(p->items);
 	free(p->units);
-	client_fini(&p->client);
+	http_client_fini(&p->client);
 }
 DEFINE_AUTO_FINI(struct push, push_fini)
 
@@ -76,7 +76,7 @@ static size_t parts_of(const struct push *p, uint64_t len_bytes)
 }
 
 /* Whether the right object is under the key of @it: 0 or -ENOENT. A pack is known by its name. */
-static int look(struct connection *s, const struct item *it, struct brumate_error *err)
+static int look(struct http_connection *s, const struct item *it, struct brumate_error *err)
 {
 	char have[DIGEST_TEXT_BYTES], want[DIGEST_TEXT_BYTES];
 	uint64_t len;
@@ -92,7 +92,8 @@ static int look(struct connection *s, const struct item *it, struct brumate_erro
 	return strcmp(have, want) ? -ENOENT : 0;
 }
 
-static int begin(struct push *p, struct connection *s, struct item *it, struct brumate_error *err)
+static int begin(struct push *p, struct http_connection *s, struct item *it,
+		 struct brumate_error *err)
 {
 	int r = look(s, it, err);
 
@@ -114,7 +115,7 @@ static int begin(struct push *p, struct connection *s, struct item *it, struct b
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", it->file.path) : 0;
 }
 
-static int begin_once(struct push *p, struct connection *s, struct item *it,
+static int begin_once(struct push *p, struct http_connection *s, struct item *it,
 		      struct brumate_error *err)
 {
 	int r = 0;
@@ -130,7 +131,7 @@ static int begin_once(struct push *p, struct connection *s, struct item *it,
 }
 
 /* An answer may get lost: an upload that is gone has succeeded if the object is there. */
-static int end_upload(struct connection *s, struct item *it, struct brumate_error *err)
+static int end_upload(struct http_connection *s, struct item *it, struct brumate_error *err)
 {
 	int r = upload_end(&it->upload, s, it->key, err);
 
@@ -141,7 +142,7 @@ static int end_upload(struct connection *s, struct item *it, struct brumate_erro
 	return r;
 }
 
-static int put_unit(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+static int put_unit(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	struct push *p = arg;
 	struct unit *u = &p->units[i];
@@ -218,7 +219,7 @@ static int add_units(struct push *p, bool packs, struct brumate_error *err)
 }
 
 /* Looks again whether a pack that was there still is. */
-static int recheck_unit(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+static int recheck_unit(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	struct push *p = arg;
 	struct item *it = p->units[i].item;
@@ -239,7 +240,7 @@ struct manifest_put {
 };
 
 /* 0: the manifest of this very checkpoint is there. -ENOENT: none is. -EEXIST: that of another one. */
-static int look_at_manifest(const struct manifest_put *m, struct connection *s,
+static int look_at_manifest(const struct manifest_put *m, struct http_connection *s,
 			    struct brumate_error *err)
 {
 	auto_free char *there = NULL;
@@ -255,7 +256,7 @@ static int look_at_manifest(const struct manifest_put *m, struct connection *s,
 }
 
 /* Puts the manifest, which makes it a checkpoint. */
-static int put_manifest(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+static int put_manifest(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	const struct manifest_put *m = arg;
 	int r = look_at_manifest(m, s, err);
@@ -264,7 +265,7 @@ static int put_manifest(void *arg, struct connection *s, size_t i, struct brumat
 }
 
 /* Refuses an id that another checkpoint has, before anything is put over that one's files. */
-static int check_manifest(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+static int check_manifest(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	int r = look_at_manifest(arg, s, err);
 
@@ -272,7 +273,7 @@ static int check_manifest(void *arg, struct connection *s, size_t i, struct brum
 }
 
 /* A refusal is final, so parts that are there are of no use; after all else the next push takes them. */
-static int abort_unit(void *arg, struct connection *s, size_t i, struct brumate_error *err)
+static int abort_unit(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	struct push *p = arg;
 	struct item *it = &p->items[i];
@@ -282,28 +283,28 @@ static int abort_unit(void *arg, struct connection *s, size_t i, struct brumate_
 	return 0;
 }
 
-static int put_all(struct push *p, struct manifest_put *manifest, const struct client_watch *watch,
+static int put_all(struct push *p, struct manifest_put *manifest, const struct http_watch *watch,
 		   struct brumate_error *err)
 {
-	struct client *c = &p->client;
-	int r = client_run(c, 1, check_manifest, manifest, watch, err);
+	struct http_client *c = &p->client;
+	int r = http_client_run(c, 1, check_manifest, manifest, watch, err);
 
 	if (r == 0)
 		r = add_units(p, false, err);
 	if (r == 0)
-		r = client_run(c, p->n_units, put_unit, p, watch, err);
+		r = http_client_run(c, p->n_units, put_unit, p, watch, err);
 	if (r == 0)
 		r = add_units(p, true, err);
 	if (r == 0)
-		r = client_run(c, p->n_units, put_unit, p, watch, err);
+		r = http_client_run(c, p->n_units, put_unit, p, watch, err);
 	if (r == 0)
-		r = client_run(c, 1, put_manifest, manifest, watch, err);
+		r = http_client_run(c, 1, put_manifest, manifest, watch, err);
 	if (r == 0)
-		r = client_run(c, p->n_units, recheck_unit, p, watch, err);
+		r = http_client_run(c, p->n_units, recheck_unit, p, watch, err);
 	if (r == 0)
-		r = client_run(c, p->n_units, put_unit, p, NULL, err);
+		r = http_client_run(c, p->n_units, put_unit, p, NULL, err);
 	if (r < 0 && !http_may_go_on(r))
-		client_run(c, p->n_items, abort_unit, p, NULL, NULL);
+		http_client_run(c, p->n_items, abort_unit, p, NULL, NULL);
 	return r;
 }
 
@@ -329,12 +330,12 @@ int remote_push(const struct remote_config *config, const struct remote_place *p
 {
 	auto_(push_fini) struct push p = { .image = i };
 	struct manifest_put manifest = { 0 };
-	struct client_watch watch = { progress, arg, manifest_bytes(&i->manifest) };
+	struct http_watch watch = { progress, arg, manifest_bytes(&i->manifest) };
 	int r = store_verify(i, progress, arg, err);
 
 	if (r < 0)
 		return brumate_wrap(err, r, "checkpoint %s", i->manifest.id);
-	r = client_init(&p.client, config, place, err);
+	r = http_client_init(&p.client, config, place, err);
 	if (r < 0)
 		return r;
 	p.part_bytes = (uint64_t)config->part_mib << 20;

@@ -208,8 +208,9 @@ static int inspect_job(const struct service_call *call, const struct job *j, con
 		shim_relay(call, j, "Memory", NULL, &asked, NULL);
 	return service_answer(ret, err, "{s:o,s:o*,s:O*,s:o*,s:o*,s:o*}", "job", describe_job(j),
 			      "last", job_last_summary(j), "memory",
-			      json_object_get(asked, "processes"), "processes", look_processes(j),
-			      "files", look_files(j), "checkpoints", own_checkpoints(j, dir));
+			      json_object_get(asked, "processes"), "processes",
+			      observe_processes(j), "files", observe_files(j), "checkpoints",
+			      own_checkpoints(j, dir));
 }
 
 static uint64_t region_bytes(const struct manifest *m, enum manifest_region_kind kind)

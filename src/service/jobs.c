@@ -147,21 +147,21 @@ static json_t *ask_who_knows(const struct job *j)
 }
 
 /* The Job of @j, with what @l sees of it; the brokers are yet to be asked. */
-static json_t *describe_at_sight(struct look *l, const struct job *j)
+static json_t *describe_at_sight(struct observation *l, const struct job *j)
 {
 	auto_json json_t *o = is_doubtful(j) ? ask_who_knows(j) : NULL;
 
 	if (!o)
 		o = job_to_json(j);
-	return o && look_at_job(l, o, j) == 0 ? take_ptr(&o) : NULL;
+	return o && observe_job(l, o, j) == 0 ? take_ptr(&o) : NULL;
 }
 
 json_t *describe_job(const struct job *j)
 {
-	auto_(look_fini) struct look l = LOOK_EMPTY;
+	auto_(observation_fini) struct observation l = OBSERVATION_EMPTY;
 	json_t *o = describe_at_sight(&l, j);
 
-	look_ask_brokers(&l);
+	observe_gpus(&l);
 	return o;
 }
 
@@ -385,7 +385,7 @@ int service_run(const struct service_call *call, json_t *parameters, json_t **re
 
 struct listing {
 	json_t *jobs;
-	struct look look;
+	struct observation seen;
 	bool failed;
 };
 
@@ -396,7 +396,7 @@ static void list_job(void *arg, const struct job *j, const char *id,
 	json_t *o = NULL;
 
 	if (j)
-		o = describe_at_sight(&l->look, j);
+		o = describe_at_sight(&l->seen, j);
 	else
 		o = json_pack("{s:s,s:s,s:s,s:i,s:i,s:i,s:i,s:[],s:s,s:s,s:b,s:b,s:b,s:s,s:b,s:i,s:"
 			      "s,s:{}}",
@@ -417,8 +417,8 @@ int service_list(const struct service_call *call, json_t *parameters, json_t **r
 	int r = job_list(list_job, &l, err);
 
 	if (r == 0)
-		look_ask_brokers(&l.look);
-	look_fini(&l.look);
+		observe_gpus(&l.seen);
+	observation_fini(&l.seen);
 	if (r < 0)
 		return r;
 	return service_answer(ret, err, "{s:O}", "jobs", l.failed ? NULL : jobs);

@@ -33,7 +33,7 @@ int end_abandoned_jobs(const struct service_call *call);
  * again. */
 void give_back(const struct service_call *call, struct job *j);
 
-/** The Job type of io.brumate with what is not in the record (look_at_job()). Owned, NULL without memory. */
+/** The Job type of io.brumate with what is not in the record (observe_job()). Owned, NULL without memory. */
 json_t *describe_job(const struct job *j);
 
 /** Removes the record of a job that never came to life, when its shim has taken back what a failed or cancelled
@@ -41,31 +41,31 @@ json_t *describe_job(const struct job *j);
 void forget_settled_job(const struct service_call *call, struct job *j, bool with_log);
 
 /*
- * ---- what is seen of jobs beside their records (look.c) ----
+ * ---- what is seen of jobs beside their records (observe.c) ----
  *
  * Their processes and the memory of these, on which GPUs they are, what they need again. /proc is read and, where there is a
  * broker, the broker is asked, for all jobs in one call. It starts none.
  */
 
 /** GPU processes whose GPUs are to be asked for, each with the Job that it belongs to. */
-struct look {
-	struct looked *items;
+struct observation {
+	struct observed *items;
 	size_t n;
 };
-#define LOOK_EMPTY ((struct look){ 0 })
-void look_fini(struct look *l);
-DEFINE_AUTO_FINI(struct look, look_fini)
+#define OBSERVATION_EMPTY ((struct observation){ 0 })
+void observation_fini(struct observation *l);
+DEFINE_AUTO_FINI(struct observation, observation_fini)
 
 /** Adds to @o, the Job of @j, gpu_processes, host_bytes, needs and last_checkpoint; and gpus, as far as they need not be
  * asked for: null is not known. 0 or -ENOMEM. */
-int look_at_job(struct look *l, json_t *o, const struct job *j);
+int observe_job(struct observation *l, json_t *o, const struct job *j);
 
 /** Asks the brokers that are there, and adds what they say to the gpus of all jobs looked at. What they cannot tell, or do
  * not at once, stays null. */
-void look_ask_brokers(struct look *l);
+void observe_gpus(struct observation *l);
 
 /** The processes of the job, as the type JobProcess of io.brumate (owned). NULL where they cannot be read. */
-json_t *look_processes(const struct job *j);
+json_t *observe_processes(const struct job *j);
 
 /** The files that they have open, as the type JobFile of io.brumate (owned), each once. NULL where they cannot be read. */
-json_t *look_files(const struct job *j);
+json_t *observe_files(const struct job *j);

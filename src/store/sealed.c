@@ -121,14 +121,14 @@ static int read_head(struct pass *p, const struct store_key *key, const char *id
 }
 
 /* The files of a directory, and what to do with each. */
-struct job {
+struct sealed_work {
 	int from_fd, to_fd;
 	const struct store_key *key;
 	const char *id;
 	bool close;
 };
 
-static int pass_bytes(const struct job *j, int from, int to, const char *path)
+static int pass_bytes(const struct sealed_work *j, int from, int to, const char *path)
 {
 	auto_free uint8_t *buffers = malloc(2 * (size_t)BOX_BYTES);
 
@@ -143,7 +143,7 @@ static int pass_bytes(const struct job *j, int from, int to, const char *path)
 	return r;
 }
 
-static int pass_file(const struct job *j, const char *path)
+static int pass_file(const struct sealed_work *j, const char *path)
 {
 	auto_close int from =
 		openat(j->from_fd, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY);
@@ -156,7 +156,7 @@ static int pass_file(const struct job *j, const char *path)
 int sealed_open_file(int to_fd, int from_fd, const struct store_key *key, const char *id,
 		     const char *name)
 {
-	return pass_bytes(&(struct job){ .key = key, .id = id }, from_fd, to_fd, name);
+	return pass_bytes(&(struct sealed_work){ .key = key, .id = id }, from_fd, to_fd, name);
 }
 
 /* The directories above @path. */
@@ -174,7 +174,7 @@ static int make_above(int to_fd, const char *path)
 	return 0;
 }
 
-static int pass_dir(const struct job *j, struct brumate_error *err)
+static int pass_dir(const struct sealed_work *j, struct brumate_error *err)
 {
 	auto_(file_tree_fini) struct file_tree t = FILE_TREE_EMPTY;
 	int r = file_tree_scan(&t, j->from_fd, NULL, err);
@@ -202,11 +202,11 @@ static int pass_dir(const struct job *j, struct brumate_error *err)
 int sealed_close_dir(int to_fd, int from_fd, const struct store_key *key, const char *id,
 		     struct brumate_error *err)
 {
-	return pass_dir(&(struct job){ from_fd, to_fd, key, id, true }, err);
+	return pass_dir(&(struct sealed_work){ from_fd, to_fd, key, id, true }, err);
 }
 
 int sealed_open_dir(int to_fd, int from_fd, const struct store_key *key, const char *id,
 		    struct brumate_error *err)
 {
-	return pass_dir(&(struct job){ from_fd, to_fd, key, id, false }, err);
+	return pass_dir(&(struct sealed_work){ from_fd, to_fd, key, id, false }, err);
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Progress of the files, then of the packs, as one. */
-struct meter {
+struct verify_meter {
 	store_progress_fn progress;
 	void *arg;
 	uint64_t before, total;
@@ -18,7 +18,7 @@ struct meter {
 
 static int step(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 {
-	const struct meter *meter = arg;
+	const struct verify_meter *meter = arg;
 
 	return meter->progress
 		       ? meter->progress(meter->arg, meter->before + done_bytes, meter->total)
@@ -59,7 +59,8 @@ static int scan_image(struct file_tree *ret_files, struct file_tree *ret_packs,
 }
 
 /* Compares the files. @meter goes on for what is compared after them. */
-static int verify_files(const struct store_image *i, struct meter *meter, struct brumate_error *err)
+static int verify_files(const struct store_image *i, struct verify_meter *meter,
+			struct brumate_error *err)
 {
 	auto_(file_tree_fini) struct file_tree t = FILE_TREE_EMPTY, packs = FILE_TREE_EMPTY;
 
@@ -80,7 +81,7 @@ static int verify_files(const struct store_image *i, struct meter *meter, struct
 int store_verify(const struct store_image *i, store_progress_fn progress, void *arg,
 		 struct brumate_error *err)
 {
-	struct meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
+	struct verify_meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
 	int r = verify_files(i, &meter, err);
 
 	if (r == 0)
@@ -91,7 +92,7 @@ int store_verify(const struct store_image *i, store_progress_fn progress, void *
 int store_verify_files(const struct store_image *i, store_progress_fn progress, void *arg,
 		       struct brumate_error *err)
 {
-	struct meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
+	struct verify_meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
 	int r = verify_files(i, &meter, err);
 
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
@@ -230,7 +231,7 @@ int store_verify_all(const struct store_image *i, store_problem_fn tell, void *t
 		     store_progress_fn progress, void *arg, struct brumate_error *err)
 {
 	auto_(file_tree_fini) struct file_tree t = FILE_TREE_EMPTY, packs = FILE_TREE_EMPTY;
-	struct meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
+	struct verify_meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
 	struct teller teller = { tell, tell_arg };
 	int n, k = 0;
 

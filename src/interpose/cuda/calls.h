@@ -14,14 +14,14 @@ struct context;
 
 /** The driver's functions that wrappers call: not through the gate. Filled before any wrapper runs;
  * one that this driver lacks is NULL. One row per function in driver.def (CALL rows). */
-struct driver {
+struct driver_calls {
 #define CALL(name) __typeof__(name) *name;
 #define ENTRY(name)
 #include "interpose/cuda/driver.def"
 #undef CALL
 #undef ENTRY
 };
-extern struct driver driver;
+extern struct driver_calls driver;
 
 /** Loads and resolves the driver once; false where there is none. Cheap afterwards. */
 bool driver_resolve(void);

@@ -244,7 +244,7 @@ void entry_end(CUresult result)
 
 static const char driver_soname[] = "libcuda.so.1";
 
-struct driver driver;
+struct driver_calls driver;
 
 static atomic_bool resolved;
 static void *functions[ENTRY_NAMED]; /* the driver's, by their numbers */

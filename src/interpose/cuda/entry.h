@@ -61,7 +61,7 @@ bool resolve_is_driver(const void *address);
 
 /* What dlsym and dlopen are to do: jump to the loader's function, or return the result. In two
  * registers. */
-struct answer {
+struct lookup_answer {
 	void *result;
 	void *jump;
 };

@@ -22,14 +22,15 @@
 #include "interpose/cuda/elf-object.h"
 #include "interpose/cuda/entry.h"
 
-struct request {
+struct lookup_request {
 	void *handle;
 	const char *name, *version; /* version: NULL for dlsym */
 };
 
 /* What the assembler calls. */
-struct answer lookup_dlsym(void *handle, const char *name, const void *unused, void *caller);
-struct answer lookup_dlvsym(void *handle, const char *name, const char *version, void *caller);
+struct lookup_answer lookup_dlsym(void *handle, const char *name, const void *unused, void *caller);
+struct lookup_answer lookup_dlvsym(void *handle, const char *name, const char *version,
+				   void *caller);
 
 typedef void *(*dlsym_fn)(void *handle, const char *name);
 typedef void *(*dlvsym_fn)(void *handle, const char *name, const char *version);
@@ -49,7 +50,7 @@ ELF_EARLY static void *loader_function(const char *version)
 }
 
 /* The loader's answer to a request made by this library. */
-static void *ask_loader(const struct request *request, void *handle)
+static void *ask_loader(const struct lookup_request *request, void *handle)
 {
 	void *function = loader_function(request->version);
 
@@ -60,20 +61,20 @@ static void *ask_loader(const struct request *request, void *handle)
 	return ((dlsym_fn)function)(handle, request->name);
 }
 
-static struct answer give_replaced(void *address)
+static struct lookup_answer give_replaced(void *address)
 {
 	if (address)
 		dlerror(); /* a lookup on the way here may have failed */
-	return (struct answer){ .result = resolve_replace(address) };
+	return (struct lookup_answer){ .result = resolve_replace(address) };
 }
 
-ELF_EARLY static struct answer leave_to_loader(const struct request *request)
+ELF_EARLY static struct lookup_answer leave_to_loader(const struct lookup_request *request)
 {
-	return (struct answer){ .jump = loader_function(request->version) };
+	return (struct lookup_answer){ .jump = loader_function(request->version) };
 }
 
 /* What the caller's own object and those it needs have by that name. */
-static void *ask_scope(const struct request *request, const struct elf_object *caller)
+static void *ask_scope(const struct lookup_request *request, const struct elf_object *caller)
 {
 	void *handle, *address;
 
@@ -87,7 +88,8 @@ static void *ask_scope(const struct request *request, const struct elf_object *c
 
 /* The program's scope comes before the caller's own. Without this library, what comes after it is
  * what the loader would find. */
-static struct answer lookup_default(const struct request *request, const struct elf_object *caller)
+static struct lookup_answer lookup_default(const struct lookup_request *request,
+					   const struct elf_object *caller)
 {
 	void *address = ask_loader(request, RTLD_DEFAULT);
 
@@ -102,7 +104,8 @@ static struct answer lookup_default(const struct request *request, const struct 
 
 /* What comes after this library comes after the caller too, unless an object between them has it, or
  * the caller itself comes later than what was found. */
-static struct answer lookup_next(const struct request *request, const struct elf_object *caller)
+static struct lookup_answer lookup_next(const struct lookup_request *request,
+					const struct elf_object *caller)
 {
 	void *address = ask_loader(request, RTLD_NEXT);
 	struct elf_object self, library;
@@ -119,7 +122,8 @@ static struct answer lookup_next(const struct request *request, const struct elf
 	return resolve_is_driver(address) ? give_replaced(address) : leave_to_loader(request);
 }
 
-static struct answer lookup_driver(const struct request *request, void *caller_address)
+static struct lookup_answer lookup_driver(const struct lookup_request *request,
+					  void *caller_address)
 {
 	struct elf_object caller;
 
@@ -131,7 +135,7 @@ static struct answer lookup_driver(const struct request *request, void *caller_a
 		/* The program's own handle leads to what is exported here. */
 		if (address && entry_is_ours(address))
 			address = ask_loader(request, RTLD_NEXT);
-		return address ? give_replaced(address) : (struct answer){ NULL, NULL };
+		return address ? give_replaced(address) : (struct lookup_answer){ NULL, NULL };
 	}
 	if (!elf_find_address(&caller, caller_address))
 		return leave_to_loader(request);
@@ -141,9 +145,9 @@ static struct answer lookup_driver(const struct request *request, void *caller_a
 }
 
 /* Lookups of no concern here come first of all: the process may not be set up yet. */
-ELF_EARLY static struct answer lookup(const struct request *request, void *caller)
+ELF_EARLY static struct lookup_answer lookup(const struct lookup_request *request, void *caller)
 {
-	struct answer answer;
+	struct lookup_answer answer;
 	int saved;
 
 	if (!request->name || !resolve_is_name(request->name) || init_is_off())
@@ -154,18 +158,18 @@ ELF_EARLY static struct answer lookup(const struct request *request, void *calle
 	return answer;
 }
 
-ELF_EARLY struct answer lookup_dlsym(void *handle, const char *name, const void *unused,
-				     void *caller)
+ELF_EARLY struct lookup_answer lookup_dlsym(void *handle, const char *name, const void *unused,
+					    void *caller)
 {
-	struct request request = { .handle = handle, .name = name };
+	struct lookup_request request = { .handle = handle, .name = name };
 
 	return lookup(&request, caller);
 }
 
-ELF_EARLY struct answer lookup_dlvsym(void *handle, const char *name, const char *version,
-				      void *caller)
+ELF_EARLY struct lookup_answer lookup_dlvsym(void *handle, const char *name, const char *version,
+					     void *caller)
 {
-	struct request request = { .handle = handle, .name = name, .version = version };
+	struct lookup_request request = { .handle = handle, .name = name, .version = version };
 
 	return lookup(&request, caller);
 }
@@ -225,7 +229,7 @@ CUresult lookup_proc_address_v2(const char *symbol, void **fn, int cuda_version,
 /* ---- libraries loaded with RTLD_DEEPBIND ---- */
 
 /* What the assembler calls, and what it exports. */
-struct answer lookup_dlopen(const char *name, int flags, const void *unused, void *caller);
+struct lookup_answer lookup_dlopen(const char *name, int flags, const void *unused, void *caller);
 extern const char entry_dlsym[], entry_dlvsym[], entry_dlopen[];
 
 typedef void *(*dlopen_fn)(const char *name, int flags);
@@ -306,14 +310,15 @@ static void rebind_opened(void *handle)
 		rebind_object(&object);
 }
 
-ELF_EARLY struct answer lookup_dlopen(const char *name, int flags, const void *unused, void *caller)
+ELF_EARLY struct lookup_answer lookup_dlopen(const char *name, int flags, const void *unused,
+					     void *caller)
 {
 	void *real = elf_next_function("dlopen"), *handle;
 	struct elf_object object;
 	unsigned int position;
 
 	if (!(flags & RTLD_DEEPBIND) || !name || init_is_off() || depends_on_caller(name, caller))
-		return (struct answer){ .jump = real };
+		return (struct lookup_answer){ .jump = real };
 	position = elf_count(); /* new ones come last */
 	handle = ((dlopen_fn)real)(name, flags);
 	for (; handle && elf_find_position(&object, position); position++)
@@ -321,5 +326,5 @@ ELF_EARLY struct answer lookup_dlopen(const char *name, int flags, const void *u
 			rebind_object(&object);
 	if (handle)
 		rebind_opened(handle);
-	return (struct answer){ .result = handle };
+	return (struct lookup_answer){ .result = handle };
 }

@@ -145,7 +145,7 @@ static void try_plugin(const char *path)
 	CHECK(module && mkdtemp(dir));
 	image_dir = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	CHECK(image_dir >= 0);
-	const struct criu_plugin *plugin = dlsym(module, "CR_PLUGIN_DESC");
+	const struct cr_plugin *plugin = dlsym(module, "CR_PLUGIN_DESC");
 	CHECK(plugin && (!IS_KNOWN || plugin->n_hooks <= KINDS));
 	dumps((dump_fn)plugin->hooks[CRIU_HOOK_DUMP_EXT_FILE]);
 	restores((restore_fn)plugin->hooks[CRIU_HOOK_RESTORE_EXT_FILE]);

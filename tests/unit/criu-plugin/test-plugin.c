@@ -34,7 +34,7 @@ int main(int argc, char **argv)
 	if (!module)
 		printf("%s\n", dlerror());
 	CHECK(module);
-	struct criu_plugin *plugin = dlsym(module, "CR_PLUGIN_DESC");
+	struct cr_plugin *plugin = dlsym(module, "CR_PLUGIN_DESC");
 	CHECK(plugin && plugin->init(CRIU_STAGE_DUMP) == 0);
 	if (!table->is_heeded)
 		SKIP("a program without imports by name");

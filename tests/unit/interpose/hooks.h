@@ -15,7 +15,7 @@ struct hooks {
 	void *(*entry)(unsigned int slot); /* the trampoline of that number */
 	unsigned int first_spare, n_entries;
 	const char *const *names; /* of driver.def, first_spare of them */
-	const struct driver *driver;
+	const struct driver_calls *driver;
 	unsigned long *wrapped;	  /* calls of the wrapper of cuDeviceGetCount */
 	unsigned long *started;	  /* the agent */
 	unsigned long *forgotten; /* memory, in the child of a fork */

@@ -24,28 +24,28 @@ enum {
 	FILES_MAX = 4096,   /* of one job, that are told */
 };
 
-struct looked {
+struct observed {
 	json_t *job; /* owned */
 	bool simulated;
 	pid_t pid;
 };
 
-void look_fini(struct look *l)
+void observation_fini(struct observation *l)
 {
 	for (size_t i = 0; i < l->n; i++)
 		json_decref(l->items[i].job);
 	free(l->items);
-	*l = LOOK_EMPTY;
+	*l = OBSERVATION_EMPTY;
 }
 
-static int remember_process(struct look *l, json_t *o, const struct job *j, pid_t pid)
+static int remember_process(struct observation *l, json_t *o, const struct job *j, pid_t pid)
 {
-	struct looked *more = array_room(l->items, l->n, sizeof(*more));
+	struct observed *more = array_room(l->items, l->n, sizeof(*more));
 
 	if (!more)
 		return -ENOMEM;
 	l->items = more;
-	l->items[l->n++] = (struct looked){ json_incref(o), j->simulated, pid };
+	l->items[l->n++] = (struct observed){ json_incref(o), j->simulated, pid };
 	return 0;
 }
 
@@ -113,7 +113,7 @@ struct members_seen {
 	bool unknown; /* whether some use a GPU cannot be told */
 };
 
-static struct members_seen see_members(struct look *l, json_t *o, const struct job *j)
+static struct members_seen see_members(struct observation *l, json_t *o, const struct job *j)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	struct members_seen seen = { .result = read_members(&tree, j) };
@@ -135,7 +135,7 @@ static struct members_seen see_members(struct look *l, json_t *o, const struct j
 	return seen;
 }
 
-int look_at_job(struct look *l, json_t *o, const struct job *j)
+int observe_job(struct observation *l, json_t *o, const struct job *j)
 {
 	const struct members_seen seen = see_members(l, o, j);
 	const bool is_asked = seen.unknown || seen.n_gpu;
@@ -207,7 +207,7 @@ struct round {
 };
 
 /* What is not told leaves the jobs of the round without GPUs. */
-static void ask_round(struct look *l, struct broker_client *b, struct round *round)
+static void ask_round(struct observation *l, struct broker_client *b, struct round *round)
 {
 	struct dev_process *states = calloc(round->n, sizeof(*states));
 	int r = !states		 ? -ENOMEM
@@ -225,7 +225,7 @@ static void ask_round(struct look *l, struct broker_client *b, struct round *rou
 	round->n = 0;
 }
 
-static void ask_broker(struct look *l, struct broker_client *b)
+static void ask_broker(struct observation *l, struct broker_client *b)
 {
 	struct round round = { .n = 0 };
 
@@ -272,7 +272,7 @@ static void number_gpus(json_t *list, const struct dev_gpu *gpus, size_t n)
 }
 
 /* Looks at those of one kind. A connection of which a call was given up is of no use for another. */
-static void look_at_kind(struct look *l, bool simulated)
+static void look_at_kind(struct observation *l, bool simulated)
 {
 	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
 	struct dev_gpu gpus[DEV_GPUS_MAX];
@@ -289,7 +289,7 @@ static void look_at_kind(struct look *l, bool simulated)
 			number_gpus(json_object_get(l->items[i].job, "gpus"), gpus, n_gpus);
 }
 
-void look_ask_brokers(struct look *l)
+void observe_gpus(struct observation *l)
 {
 	look_at_kind(l, true);
 	look_at_kind(l, false);
@@ -297,7 +297,7 @@ void look_ask_brokers(struct look *l)
 
 /* ---- processes and files, for a page about one job ---- */
 
-json_t *look_processes(const struct job *j)
+json_t *observe_processes(const struct job *j)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	json_t *list;
@@ -351,7 +351,7 @@ static int add_files(json_t *files, pid_t pid)
 	return r;
 }
 
-json_t *look_files(const struct job *j)
+json_t *observe_files(const struct job *j)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	auto_json json_t *files = json_object();
