@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What a data path owns, and requests to all of its agents at once. See datapath.h. */
+/* The state of a data path, and requests to all of its agents at once. See datapath.h. */
 #include "datapath/datapath.h"
 
 #include <errno.h>
@@ -61,8 +61,8 @@ struct agents_request {
 	agents_fn fn;
 };
 
-/* An agent that falls silent holds up the others, whose gates are closed, no longer than the operation may take. What takes
- * back an operation whose time is over has no deadline but each call's own. */
+/* A silent agent delays the others, whose gates are closed, at most until the operation's deadline. An undo after
+ * that deadline is limited only by the deadline of each call. */
 static uint64_t end_of_patience(const struct datapath *d)
 {
 	const uint64_t end_ns = d->progress ? d->progress->deadline_ns : DEADLINE_NEVER;
@@ -80,10 +80,10 @@ static int ask_agent(void *arg, size_t i, const struct worker *me, struct brumat
 	a->error = BRUMATE_ERROR_NONE;
 	a->agent.until_ns = end_of_patience(request->d);
 	a->result = request->fn(request->d, a, &a->error);
-	return 0; /* the others are asked all the same */
+	return 0; /* a failure of one agent does not stop the others */
 }
 
-/* An agent that is gone went with its process, or its process ends next. */
+/* A closed connection means that the process has ended or is about to. */
 static bool is_over(const struct datapath_agent *a)
 {
 	if (a->result == -ESHUTDOWN || a->result >= 0)
@@ -92,7 +92,7 @@ static bool is_over(const struct datapath_agent *a)
 			      deadline_in_ms(a->result == -EPIPE ? END_TIMEOUT_MS : 0)) == 0;
 }
 
-/* Members that end are let end: there is nothing to be brought back to them. */
+/* Members that end are dropped: they need nothing back. */
 static void drop_ended_agents(struct datapath *d)
 {
 	size_t left = 0;

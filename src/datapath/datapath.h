@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * The data path of a tree of processes: it takes their device memory out of them and puts it back, without
- * their driver. Agents in the processes park the memory (park.h), the vault holds it (vault.h), the broker
- * moves it (move.h). The data path knows neither a job nor a store: its caller says whose memory
- * it is, and what takes a host copy on to a checkpoint or brings one back. Not for two threads at once.
+ * The data path of a tree of processes: moves their device memory out of them and back, without their driver. Agents
+ * in the processes park the memory (park.h), the vault holds it (vault.h), the broker copies it (move.h). The data
+ * path knows neither a job nor a store: its caller names the owner of the memory, and provides the sink that writes a
+ * host copy to a checkpoint and the source that reads one back. Not for two threads at once.
  */
 #pragma once
 
@@ -17,150 +17,158 @@
 #include "datapath/feed.h"
 #include "datapath/vault.h"
 
-/** A process whose device memory its agent gives out. */
+/** A process with an agent, which exports its device memory. */
 struct datapath_agent {
 	struct agent agent;
-	bool is_new; /* the driver does not know its process (yet): there is nothing to be moved */
-	int result;  /* of the last request, with its text */
+	bool is_new; /* not known to the driver (yet), so it has no device memory to move */
+	int result;  /* of the last request; its text is in @error */
 	struct brumate_error error;
 	struct agent_piece *pieces; /* as last listed; owned */
 	size_t n_pieces;
 	int *fds;     /* of the pieces, while they are exported; owned, may be NULL */
-	bool is_deaf; /* did not answer when it was told of the snapshot: it is not told again */
+	bool is_deaf; /* did not answer a message about the snapshot, so it gets no more of them */
 
-	/* as share_check() and share_bring() find it, owned */
+	/* filled by share_check() and share_bring(); owned */
 	uint64_t token;
 	struct agent_alias *aliases;
 	size_t n_aliases;
-	struct datapath_loan *loans; /* what others map of its memory, while they do it */
+	struct datapath_loan
+		*loans; /* its pieces that other members map, while share_bring() runs */
 	size_t n_loans;
 };
 
-/** A piece that other members map, and a descriptor of it. */
+/** A piece that other members map, with a descriptor of it. */
 struct datapath_loan {
 	uint64_t piece;
 	int fd;
 };
 
-/** Takes bytes from @start to before @end of @copy on to a checkpoint. Both are where a segment begins, or
- * @end is where the copy ends. @digests of all its chunks; NULL: they are not known. What is not read at
- * once stays to be read: in @copy's memory, which its file descriptors hold. */
+/** Writes the bytes of @copy from @start to before @end to a checkpoint. Both are at the start of a segment, or @end
+ * is the end of the copy. @digests: of all its chunks; NULL: unknown. What is not read during the call is read later
+ * from @copy's memory, which its file descriptors keep. */
 typedef int (*datapath_save_fn)(void *arg, const struct host_copy *copy, uint64_t start,
 				uint64_t end, const struct digest *digests,
 				struct brumate_error *err);
 
-/** What takes host copies on to a checkpoint, called in the thread of the transfer. */
+/** Writes host copies to a checkpoint. Called in the thread of the transfer. */
 struct datapath_sink {
 	datapath_save_fn save; /* NULL: there is no checkpoint */
 	void *arg;
-	bool while_copying; /* what is whole goes on beside the rest of the copy */
+	bool while_copying; /* complete segments are written while the rest is still being copied */
 };
 
-/** Brings all pieces from a checkpoint into @copy. With @verify it compares every digest, and @copy is zeros;
- * else @copy may hold anything. Returns 1 if the digests of what was read are yet to be compared, by the GPU;
- * 0 if they were; what are zeros for sure is left out where they are not. Called in the thread of the
- * transfer; @is_cancelled is asked now and then. */
+/** Reads all pieces from a checkpoint into @copy. With @verify, compares every digest, and @copy holds zeros;
+ * without, @copy may hold anything. Returns 1 if the digests are still to be compared, by the GPU; 0 if they were
+ * compared. Zeros are not written if @copy holds zeros, nor if the GPU makes them by their digests. Called in the
+ * thread of the transfer; calls @is_cancelled from time to time. */
 typedef int (*datapath_load_fn)(void *arg, const struct host_copy *copy, bool verify,
 				bool (*is_cancelled)(void *arg), void *cancel_arg,
 				struct brumate_error *err);
 
-/** Says of each chunk where @feed gets it from, and fills @digests with those of all (NULL: they are not wanted). With
- * @verify the source will compare every digest, else it leaves that to the GPU where it can. Returns 1 if it does;
- * 0; -EOPNOTSUPP: it is to be loaded. Called in the thread of the transfer, again for each attempt. */
+/** States for each chunk how @feed gets it, and fills @digests with those of all chunks (NULL: not wanted). With
+ * @verify the source compares every digest; without, it leaves that to the GPU where it can. Returns 1 if the GPU is
+ * to compare them, else 0; -EOPNOTSUPP: use load() instead. Called in the thread of the transfer, once for each
+ * attempt. */
 typedef int (*datapath_plan_fn)(void *arg, struct feed *feed, struct digest_table *digests,
 				bool verify, struct brumate_error *err);
-/** Reads all of @feed, as plan() said. In a thread of its own; feed_stop() ends it. */
+/** Reads all of @feed, as planned by plan(). Runs in a thread of its own; feed_stop() ends it. */
 typedef int (*datapath_feed_fn)(void *arg, struct feed *feed, bool (*is_cancelled)(void *arg),
 				void *cancel_arg, struct brumate_error *err);
 
-/** Where device memory comes from at a restore: chunk by chunk, on its way to the GPU; or into host memory first,
- * where the broker has no memory for a ring or the source does not do that. */
+/** Reads device memory at a restore: chunk by chunk on its way to the GPU, or into host memory first if the broker
+ * has no memory for a ring or the source has no plan(). */
 struct datapath_source {
-	datapath_plan_fn plan; /* NULL: it is always loaded */
+	datapath_plan_fn plan; /* NULL: always load() */
 	datapath_feed_fn feed;
 	datapath_load_fn load;
 	void *arg;
 };
 
-/** What was moved. */
+/** Totals of what was moved. */
 struct datapath_sums {
 	uint64_t bytes;	     /* moved, or parked */
-	uint64_t disk_bytes; /* of them: not in memory */
+	uint64_t disk_bytes; /* of these, in files instead of memory */
 	double seconds;
-	struct transfer_spared spared; /* of bytes: not copied */
+	struct transfer_spared spared; /* not copied */
 };
 
 struct move;
 
 struct datapath {
-	/* what the caller says; borrowed but for agent_dir */
+	/* set by the caller; borrowed, except agent_dir */
 	struct keeper_owner owner;
-	char *agent_dir;     /* where their agents listen; owned */
-	bool uses_agents;    /* else the driver alone moves device memory */
+	char *agent_dir;     /* the directory of the agents' sockets; owned */
+	bool uses_agents;    /* false: the driver alone moves device memory */
 	bool simulated;	     /* the driver is the simulated one */
-	struct vault *vault; /* NULL: there is nothing to do for the data path */
+	struct vault *vault; /* NULL: the data path does nothing */
 	struct progress *progress;
-	uint32_t lock_timeout_ms; /* for a gate to close, where the progress has no deadline */
-	bool force;		  /* also memory that the library cannot take apart */
-	bool keep_copy;	    /* the host copy becomes the baseline when the program runs again */
-	bool drop_baseline; /* the baseline of before does not stay then */
+	uint32_t lock_timeout_ms; /* for closing a gate, if the progress has no deadline */
+	bool force;	    /* proceed although some memory cannot be taken apart by the library */
+	bool keep_copy;	    /* turn the host copy into the baseline when the program runs again */
+	bool drop_baseline; /* drop the previous baseline then */
 	enum datapath_copy {
-		DATAPATH_COPY_FIRST, /* the program runs again once its memory is copied out */
-		DATAPATH_COPY_BEHIND, /* what is parked, the snapshot, is copied out while the program runs */
-		DATAPATH_COPY_AFTER, /* nor is anything of it copied before it runs, if somebody does not wait for it */
+		DATAPATH_COPY_FIRST, /* the program resumes after its memory was copied out */
+		DATAPATH_COPY_BEHIND, /* the program resumes first; the parked memory, the snapshot, is copied out behind it */
+		DATAPATH_COPY_AFTER, /* like DATAPATH_COPY_BEHIND, but copying starts only once the program runs or a caller waits for it */
 	} copy;
 	struct datapath_sink sink;
-	const struct dev_gpu_pair
-		*pairs; /* where memory of which GPU comes back; others: where it was */
+	const struct dev_gpu_pair *
+		pairs; /* the GPUs to which memory moves; memory of all other GPUs stays on its GPU */
 	size_t n_pairs;
 
 	struct datapath_agent *agents;
 	size_t n_agents;
-	struct proc_id *gone; /* owned: whose memory the vault has, but who use the GPU no more */
+	struct proc_id *
+		gone; /* owned: processes with memory in the vault that do not use the GPU any more */
 	size_t n_gone;
 	bool has_changed;	   /* members began or ended while their gates closed */
-	struct agent_drain *drain; /* while their gates close, where there are several; else NULL */
+	struct agent_drain *drain; /* while gates close, if there are several; else NULL */
 	int drain_fd;
-	struct move *move;	/* under way; NULL: none */
-	struct host_copy saved; /* the sink still reads it, and the vault holds it no more */
-	bool live_baseline;	/* the baseline was made by a live copy, for this operation alone */
-	bool mapped_early;	/* pieces that agents have mapped are those of the vault */
-	bool aliases_hidden;	/* no member has memory of another one mapped */
+	struct move *move; /* the transfer under way; NULL: none */
+	struct host_copy
+		saved;	    /* a host copy that the sink still reads, after the vault released it */
+	bool live_baseline; /* the baseline was made by a live copy, for this operation alone */
+	bool mapped_early;  /* the pieces that agents have mapped are those of the vault */
+	bool aliases_hidden; /* no member has memory of another member mapped */
 	struct datapath_sums sums;
-	struct agent_room held[AGENT_SNAPSHOT_GPUS_MAX]; /* of the snapshot, as agents are told */
+	struct agent_room
+		held[AGENT_SNAPSHOT_GPUS_MAX]; /* the snapshot, as agents are informed of it */
 	size_t n_held;
 };
 
-/** Hangs up at the agents and forgets everything but the vault. No transfer is under way: move_stop(). */
+/** Closes the connections to the agents and frees everything but the vault. No transfer may be under way:
+ * move_stop(). */
 void datapath_fini(struct datapath *d);
 
-/** Closes the fds of the agents' pieces and forgets these. */
+/** Closes the fds of the agent's pieces and frees its list of them. */
 void datapath_agent_fini(struct datapath_agent *a);
 
-/** Lets go of what the agent shares with others. */
+/** Frees what is known about memory that the agent shares with others. */
 void datapath_agent_unshare(struct datapath_agent *a);
 
-/** Hangs up at the agents and forgets them. */
+/** Closes the connections to the agents and forgets them. */
 void datapath_drop_agents(struct datapath *d);
 
 /* ---- all agents at once: what is asked of each is asked in a thread of its own ---- */
 
 typedef int (*agents_fn)(struct datapath *d, struct datapath_agent *a, struct brumate_error *err);
 
-/** Calls @fn for every agent. Returns the first failure; each agent keeps its own. Those whose processes end are
- * not among them any more, and are no failure. */
+/** Calls @fn for every agent. Returns the first failure; each agent keeps its own result. Agents whose processes end
+ * are dropped, which is not a failure. */
 int agents_ask(struct datapath *d, agents_fn fn, struct brumate_error *err);
-/** Its two halves: what becomes of each is left to be looked at, and nothing is let go of; then those that end are dropped. */
+/** The two halves of agents_ask(): the first calls @fn and leaves every result in its agent; the second drops agents
+ * that end and returns the first failure. */
 int agents_ask_all(struct datapath *d, agents_fn fn, struct brumate_error *err);
 int agents_settle(struct datapath *d, struct brumate_error *err);
 
-/** Connects to an agent, unless it is. */
+/** Connects to the agent if there is no connection yet. */
 int agents_reach(struct datapath *d, struct datapath_agent *a, struct brumate_error *err);
-/** Lists the pieces of an agent, which is connected. On failure what was listed before stays. */
+/** Lists the pieces of a connected agent. On failure the previous list stays. */
 int agents_list(struct datapath *d, struct datapath_agent *a, struct brumate_error *err);
 
-/** How many pieces the first @n_agents have listed: where those of the next begin among all. */
+/** How many pieces the first @n_agents agents have listed, which is the index of the next agent's first piece among
+ * all. */
 size_t agents_count_pieces(const struct datapath *d, size_t n_agents);
 
-/** How many of the listed pieces their processes only import: the driver does not export these again. */
+/** How many of the listed pieces are only imported by their processes: the driver does not export these again. */
 size_t agents_count_imported(const struct datapath *d);

@@ -15,12 +15,13 @@
 
 enum { WAKE_SHARE = 4 };
 
-/* Chunks side by side that fill a slot. Windows get their slots in their order; those of a lane are sent in it. */
+/* Adjacent chunks that fill a slot. Windows get slots in the order of the array; those of one lane are sent in that
+ * order, too. */
 struct window {
-	size_t chunk, n;   /* of the host copy */
-	size_t lane, next; /* of its lane: another window, or n_windows */
+	size_t chunk, n;   /* position in the host copy */
+	size_t lane, next; /* next: the following window of the lane; SIZE_MAX: none */
 	unsigned slot;
-	size_t missing; /* of its chunks; under the lock, as is the next */
+	size_t missing; /* chunks still to be filled; under the lock, like has_slot */
 	bool has_slot;
 };
 
@@ -29,7 +30,7 @@ struct feed_lane {
 	const char *gpu;
 	size_t first, last; /* SIZE_MAX: none */
 	size_t to_send;	    /* under the lock */
-	size_t at;	    /* while they are put in order: piece */
+	size_t at;	    /* a cursor for order_windows() */
 };
 
 struct item {
@@ -39,7 +40,7 @@ struct item {
 struct feed {
 	const struct device_piece *pieces;
 	size_t n_pieces, n_chunks;
-	uint8_t *kinds; /* of chunks */
+	uint8_t *kinds; /* enum feed_kind of each chunk */
 	struct feed_lane *lanes;
 	size_t n_lanes;
 	struct window *windows;
@@ -51,11 +52,11 @@ struct feed {
 	char *ring;
 	size_t ring_bytes;
 
-	pthread_mutex_t lock; /* of the rest */
+	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t changed;
 	uint32_t free_slots;
 	size_t n_slots;
-	size_t n_placed; /* windows that have a slot, or had one */
+	size_t n_placed; /* windows that got a slot so far */
 	bool stopped;
 };
 
@@ -137,7 +138,7 @@ static int add_window(struct feed *f, struct feed_lane *lane, size_t chunk)
 	return 0;
 }
 
-/* Adds a chunk that is not spared. */
+/* Adds a chunk that has to be sent. */
 static int add_chunk(struct feed *f, struct feed_lane *lane, size_t chunk)
 {
 	struct window *w = lane->last == SIZE_MAX ? NULL : &f->windows[lane->last];
@@ -153,7 +154,7 @@ static int add_chunk(struct feed *f, struct feed_lane *lane, size_t chunk)
 	return 0;
 }
 
-/* The windows of each lane, one lane after the other. */
+/* Makes the windows of each lane, one lane after the other. */
 static int make_windows(struct feed *f)
 {
 	size_t chunk = 0;
@@ -177,7 +178,7 @@ static int make_windows(struct feed *f)
 	return 0;
 }
 
-/* The windows of all lanes by turns, so that no GPU waits until another has all of its memory. */
+/* Interleaves the windows of all lanes, so that no GPU waits until another has all of its memory. */
 static int order_windows(struct feed *f)
 {
 	struct window *ordered = calloc(f->n_windows + 1, sizeof(*ordered));
@@ -223,7 +224,7 @@ static int make_items(struct feed *f)
 			w->missing++;
 			f->items[f->n_items++] = (struct item){ (uint32_t)i, (uint32_t)k };
 		}
-		w->missing++; /* until whoever places it has written its zeros */
+		w->missing++; /* one more, until place_window() has written the zeros */
 	}
 	for (size_t i = 0; i < f->n_lanes; i++)
 		f->lanes[i].to_send = f->lanes[i].first;
@@ -259,7 +260,7 @@ int feed_begin(struct feed *f, struct transfer_client *c, int fd, size_t n_slots
 
 	if (!ring)
 		return brumate_fail(err, errno, "ring: %m");
-	/* The init of a pid namespace is forked meanwhile, and lives as long as its job: it would hold the memory. */
+	/* The init of a pid namespace may be forked now. It lives as long as its job, and would keep the memory. */
 	madvise(ring, bytes, MADV_DONTFORK);
 	pthread_mutex_lock(&f->lock);
 	f->ring = ring;
@@ -271,8 +272,8 @@ int feed_begin(struct feed *f, struct transfer_client *c, int fd, size_t n_slots
 	return 0;
 }
 
-/* Who reads faster than the GPU takes it waits here. All are woken for several slots at once, not for each: there is
- * enough under way meanwhile, and what is under way comes to its end without them. */
+/* Readers that are faster than the GPU wait here. They are woken only once several slots are free: until then enough
+ * copies are under way, and those complete without the readers. */
 void feed_freed(struct feed *f, uint32_t slots)
 {
 	pthread_mutex_lock(&f->lock);
@@ -295,7 +296,7 @@ static char *room_of(const struct feed *f, const struct window *w, size_t chunk)
 	return f->ring + w->slot * TRANSFER_SLOT_BYTES + (chunk - w->chunk) * CHUNK_BYTES_MAX;
 }
 
-/* Under the lock: sends what of the lane is whole, in its order. */
+/* Under the lock: sends the complete windows of the lane, in their order. */
 static void send_whole(struct feed *f, struct feed_lane *lane)
 {
 	while (!f->stopped && lane->to_send != SIZE_MAX) {
@@ -305,7 +306,7 @@ static void send_whole(struct feed *f, struct feed_lane *lane)
 			return;
 		if (transfer_client_fill(f->client, w->slot, w->chunk * (uint64_t)CHUNK_BYTES_MAX,
 					 w->n * (uint64_t)CHUNK_BYTES_MAX) < 0) {
-			f->stopped = true; /* why is told by the stream's own end */
+			f->stopped = true; /* the cause comes with the end of the stream */
 			pthread_cond_broadcast(&f->changed);
 			return;
 		}
@@ -313,7 +314,7 @@ static void send_whole(struct feed *f, struct feed_lane *lane)
 	}
 }
 
-/* Notes that one of the chunks that the window lacked is there. */
+/* Counts down the window's missing chunks by one. */
 static int fill(struct feed *f, struct window *w)
 {
 	pthread_mutex_lock(&f->lock);
@@ -324,7 +325,7 @@ static int fill(struct feed *f, struct window *w)
 	return r;
 }
 
-/* Under the lock, which it lets go of meanwhile: gives the next window a slot. */
+/* Gives the next window a slot. The caller holds the lock, which is released in between. */
 static void place_window(struct feed *f)
 {
 	struct window *w = &f->windows[f->n_placed++];
@@ -394,7 +395,7 @@ static bool is_all_sent(struct feed *f)
 	return all;
 }
 
-/* The stream may be at its end, and stop this, as soon as the last slot is sent: then nothing is lacking. */
+/* After the last slot was sent, the stream may end and stop the feed before place() returns. Nothing is missing then. */
 int feed_finish(struct feed *f)
 {
 	place(f, f->n_windows, true);

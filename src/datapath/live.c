@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Copying device memory of a program that runs. See move.h. */
+/* Copies device memory of a running program. See move.h. */
 #include "datapath/move.h"
 
 #include <errno.h>
@@ -12,14 +12,14 @@
 
 enum { PASSES_MAX = 4 };
 
-#define ENOUGH_BYTES (256ull << 20) /* left to copy: it takes no longer than to stop the job */
+#define ENOUGH_BYTES (256ull << 20) /* what is left is copied faster than the job is stopped */
 
-/* The pieces as they are now, in the order in which they are parked. */
+/* The pieces at present, in the order in which they would be parked. */
 struct live {
 	struct datapath *d;
 	struct vault_piece *pieces;
 	struct device_piece *data;
-	int *fds; /* borrowed of the agents */
+	int *fds; /* borrowed from the agents */
 	size_t n;
 };
 
@@ -85,7 +85,7 @@ static int copy_fresh(struct live *l, struct transfer_client *s,
 	return 0;
 }
 
-/* *ret_bytes: what was copied, and so had changed. */
+/* @ret_bytes: what was copied because it had changed. */
 static int copy_once(struct live *l, bool fits, uint64_t *ret_bytes, struct brumate_error *err)
 {
 	const struct transfer_request request = { .pieces = l->data,
@@ -115,7 +115,7 @@ static int copy_once(struct live *l, bool fits, uint64_t *ret_bytes, struct brum
 	return r;
 }
 
-/* Until little is left, or no less than before. */
+/* Repeats until little is left, or a pass copies more than half as much as the one before. */
 static int copy_passes(struct live *l, struct brumate_error *err)
 {
 	bool fits = vault_baseline_fits(l->d->vault, l->pieces, l->n);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Moving device memory beside an operation. See move.h. */
+/* Transfers of device memory, in a thread of their own. See move.h. */
 #include "datapath/move.h"
 
 #include <errno.h>
@@ -17,23 +17,23 @@
 
 enum { BROKER_TRIES = 3, GIVEN_MS = 100 };
 
-/* Out: to a fresh copy, or to the baseline that is brought up to date, or to one that is for the sink alone and not for
- * the vault. In: from a host copy, or from the source. */
+/* Out: to a fresh copy (OUT), into the baseline (UPDATE), or to a copy for the sink and not for the vault (SINK). In:
+ * from a host copy (IN), or from the source (LOAD). */
 enum way { WAY_OUT, WAY_UPDATE, WAY_SINK, WAY_IN, WAY_LOAD };
 
-/* How far it is. What was told of device memory on its way in is void where a try has failed. */
+/* VOID: an attempt failed, and what was reported of device memory on its way in is invalid. */
 enum stage { STAGE_BEGUN, STAGE_MADE, STAGE_VOID, STAGE_ENDED, STAGE_ENDED_VOID };
 
 struct move {
 	struct datapath *d;
 	enum way way;
-	struct datapath_source source; /* of WAY_LOAD */
-	bool verify;		       /* every digest is compared by the processors */
-	bool unverified;	       /* what was loaded, if the GPU does not compare it */
+	struct datapath_source source; /* for WAY_LOAD */
+	bool verify;		       /* compare every digest on the CPU */
+	bool unverified;	       /* the loaded bytes, if the GPU does not compare them */
 	bool compared;		       /* by the GPU */
-	bool forced;		       /* nobody may cancel it */
-	uint64_t saved_bytes;	       /* out: of the copy, handed to the sink already */
-	int save_r;		       /* why that ended */
+	bool forced;		       /* not cancellable */
+	uint64_t saved_bytes; /* out: bytes of the copy that were handed to the sink already */
+	int save_r;	      /* the result of that */
 	struct brumate_error save_err;
 	struct transfer_spared spared;
 	pthread_t thread;
@@ -41,10 +41,10 @@ struct move {
 	struct device_piece *pieces;
 	size_t n;
 	uint64_t total_bytes;
-	int *fds;	       /* of device memory: borrowed on the way out, ours on the way in */
-	bool ahead;	       /* they come while it is under way, under the lock */
+	int *fds;	       /* of device memory: borrowed on the way out, owned on the way in */
+	bool ahead;	       /* fds arrive during the transfer, under the lock */
 	struct host_copy copy; /* made here */
-	const struct host_copy *from; /* in: this one, or the one made here */
+	const struct host_copy *from; /* in: the copy to read, the vault's or @copy */
 	atomic_uint_fast64_t done_bytes;
 	atomic_bool stop;
 	uint64_t start_ns, moving_ns, loaded_ns, end_ns;
@@ -54,23 +54,23 @@ struct move {
 	/* under the lock: for the early map */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	int *early; /* fds of all pieces, ours */
+	int *early; /* fds of all pieces; owned */
 	size_t n_filled;
 	enum stage stage;
 	enum { EARLY_FREE, EARLY_USED, EARLY_NO_MORE } use;
 
-	/* under the lock: out, begun ahead */
+	/* under the lock: for an early start on the way out */
 	size_t n_given;	 /* of the first pieces */
-	bool not_parked; /* the vault does not have them yet, and the sink cannot say whose they are */
+	bool not_parked; /* the vault does not have the pieces yet, so the sink cannot tell their owners */
 
-	/* under the lock: out, of a snapshot */
+	/* under the lock: for a snapshot on the way out */
 	size_t n_copied; /* of the first pieces */
-	bool let_go;	 /* of some of them: the copy cannot be begun anew */
+	bool let_go;	 /* some were released, so the copy cannot start again */
 	enum {
 		COPY_LATER,
 		COPY_NOW,
 		COPY_DRAINS
-	} pace; /* NOW: somebody waits for it. DRAINS: the program runs */
+	} pace; /* NOW: a caller waits for it. DRAINS: the program runs */
 };
 
 static bool is_out(const struct move *t)
@@ -97,7 +97,7 @@ static void move_free(struct move *t)
 		cleanup_close(&t->fds[i]);
 	free(t->fds);
 	free(t->pieces);
-	if (t->way == WAY_UPDATE) /* what is here yet is half up to date */
+	if (t->way == WAY_UPDATE) /* the baseline is only partly up to date */
 		vault_give_up_baseline(t->d->vault, &t->copy);
 	host_copy_fini(&t->copy);
 	free(t);
@@ -138,7 +138,7 @@ static void take_early(struct move *t, const int *fds)
 		t->early[i] = -1;
 	for (size_t i = 0; t->early && i < t->n; i++)
 		if ((t->early[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0)) < 0)
-			drop_early(t); /* then it is all used at the end */
+			drop_early(t); /* then the pieces are mapped at the end */
 	if (!t->early)
 		t->use = t->use == EARLY_FREE ? EARLY_NO_MORE : t->use;
 }
@@ -157,7 +157,7 @@ static void note_filled(void *arg, const int *fds, size_t n_filled)
 	pthread_mutex_unlock(&t->lock);
 }
 
-/* What was told of an attempt that failed is void: waits until whoever used it has let go of it. */
+/* After a failed attempt: invalidates what was reported, and waits until its user has released it. */
 static void void_early(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
@@ -229,7 +229,7 @@ void move_wait_made(struct datapath *d, uint32_t timeout_ms)
 
 /* ---- ahead ---- */
 
-/* For no longer than it takes to notice that the broker has failed. */
+/* Waits only briefly, so that the caller notices if the broker has failed. */
 static size_t wait_given(void *arg, size_t n)
 {
 	struct timespec until = deadline_timespec(deadline_in_ms(GIVEN_MS));
@@ -290,7 +290,7 @@ static void want_now(struct move *t, bool drains)
 	pthread_mutex_unlock(&t->lock);
 }
 
-/* Waits in the thread: copies would hold up the driver, which copies too, and so the program. */
+/* Delays the copies, which would slow down the driver's own, and so the program. */
 static void wait_wanted(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
@@ -335,7 +335,7 @@ void move_drain(struct datapath *d)
 	want_now(d->move, true);
 }
 
-/* Whether the copy can be made once more, from the first byte on: then nothing of it is copied so far. */
+/* Whether the copy can start again from the first byte; if so, nothing counts as copied any more. */
 static bool begin_anew(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
@@ -374,7 +374,7 @@ static bool is_cancelled(void *arg)
 	return t->stop || progress_is_over(t->d->progress);
 }
 
-/* What is whole goes to the sink beside what is still copied. */
+/* Hands complete segments to the sink while others are still being copied. */
 static void save_whole(void *arg, const struct host_copy *copy, size_t n_whole,
 		       const struct digest *digests)
 {
@@ -390,7 +390,7 @@ static void save_whole(void *arg, const struct host_copy *copy, size_t n_whole,
 	t->saved_bytes = end;
 }
 
-/* What the sink still lacks of a copy: all from @start. */
+/* Hands the rest of a copy to the sink, from @start on. */
 static int save_rest(const struct datapath_sink *sink, const struct host_copy *copy, uint64_t start,
 		     struct brumate_error *err)
 {
@@ -427,7 +427,7 @@ static int move(struct move *t, struct transfer_client *c, struct brumate_error 
 		       : transfer_client_out(c, &request, t->fds, &t->copy, &t->spared, err);
 }
 
-/* With a broker connection of its own: the operation's is busy with the driver. */
+/* Uses a broker connection of its own: the operation's is busy with calls to the driver. */
 static int with_session(struct move *t, int (*fn)(struct move *t, struct transfer_client *c,
 						  struct brumate_error *err))
 {
@@ -456,7 +456,7 @@ static int alloc_copy(struct move *t, struct transfer_client *c, struct brumate_
 	return transfer_client_alloc(c, t->total_bytes, !t->verify, &t->copy, err);
 }
 
-/* Out of the source into host memory. Each digest is compared if so wanted, or if the GPU will not do it. */
+/* Reads the source into host memory. Compares each digest if t->verify is set, or if the GPU will not do it. */
 static int load(struct move *t)
 {
 	int r = with_session(t, alloc_copy);
@@ -464,7 +464,7 @@ static int load(struct move *t)
 	if (r < 0)
 		return r;
 	if (digest_table_new(&t->copy.digests, t->total_bytes) < 0)
-		t->copy.digests = NULL; /* then they are compared here */
+		t->copy.digests = NULL; /* then load() compares them */
 	r = t->source.load(t->source.arg, &t->copy, t->verify, is_cancelled, t, &t->err);
 	t->loaded_ns = clock_now_ns();
 	t->unverified = r > 0;
@@ -479,7 +479,7 @@ struct stream {
 	struct feed *feed;
 	pthread_t thread;
 	bool started;
-	int r; /* of the thread, and why */
+	int r; /* of the thread, with @err */
 	struct brumate_error err;
 };
 
@@ -529,7 +529,7 @@ static int plan_feed(struct move *t, struct feed *feed, struct digest_table *dig
 	return r < 0 ? brumate_fail(err, r == -ENODATA ? EOPNOTSUPP : -r, "device memory: %m") : 0;
 }
 
-/* The session's end is told if it came by itself, else what made the feeding end. */
+/* Returns the failure of the session if it came first, else the failure that ended the feeding. */
 static int end_stream(struct stream *s, int r, struct brumate_error *err)
 {
 	feed_stop(s->feed);
@@ -560,7 +560,7 @@ static int stream(struct move *t, struct transfer_client *c, struct brumate_erro
 	if (feed_new(&feed, t->pieces, t->n) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (digest_table_new(&digests, t->total_bytes) < 0)
-		digests = NULL; /* then they are compared here */
+		digests = NULL; /* then the source compares them */
 	int r = plan_feed(t, feed, digests, err);
 	if (r < 0)
 		return r;
@@ -577,7 +577,7 @@ static int stream(struct move *t, struct transfer_client *c, struct brumate_erro
 
 /* ---- in the thread, again ---- */
 
-/* Moves what is read on as it comes, where that can be done; else all of it is in host memory before the first moves on. */
+/* Streams the source to the GPU if possible; else reads all of it into host memory first. */
 static int bring(struct move *t, bool verify)
 {
 	t->verify = verify;
@@ -594,8 +594,8 @@ static int bring(struct move *t, bool verify)
 	return r < 0 ? r : with_session(t, move);
 }
 
-/* What the GPU did not find right, or could not compare, is read again, each digest compared: that tells what
- * is damaged, if it is the image. */
+/* If the GPU found a wrong digest, or could not compare them, reads everything again and compares each digest on the
+ * CPU. That finds the damaged chunk if the image is damaged. */
 static int load_again(struct move *t)
 {
 	log_warn("device memory is read again from the checkpoint: job=%s reason=\"%s\"",
@@ -641,7 +641,7 @@ static void *move_thread(void *arg)
 
 /* ---- starting and joining ---- */
 
-/* Takes @pieces, NULL if there was no memory for them; none has an fd yet. */
+/* Takes @pieces, NULL if there was no memory for them. No piece has an fd yet. */
 static int move_new_of(struct move **ret, struct datapath *d, enum way way,
 		       struct device_piece *pieces, size_t n, struct brumate_error *err)
 {
@@ -682,7 +682,7 @@ static int move_new(struct move **ret, struct datapath *d, enum way way, struct 
 	return r;
 }
 
-/* Takes @t. What becomes of it is told where it is waited for. */
+/* Takes @t. Its result comes from move_wait(). */
 static int start_thread(struct datapath *d, struct move *t, struct brumate_error *err)
 {
 	int r;
@@ -714,7 +714,7 @@ static void record_sums(struct datapath *d, const struct move *t)
 		d->sums.bytes += t->pieces[i].len_bytes;
 }
 
-/* The transfer is the caller's. */
+/* Passes the move to the caller. */
 static struct move *join_transfer(struct datapath *d)
 {
 	struct move *t = d->move;
@@ -739,7 +739,7 @@ static int explain_failure(struct move *t, struct brumate_error *err)
 	return t->r;
 }
 
-/* Puts the copy that was made into the vault. One of memory that stays parked is for the sink alone. */
+/* Puts the new copy into the vault. A copy of memory that stays parked is for the sink alone. */
 static int take_copy(struct datapath *d, struct move *t, struct brumate_error *err)
 {
 	struct vault *v = d->vault;
@@ -752,7 +752,7 @@ static int take_copy(struct datapath *d, struct move *t, struct brumate_error *e
 	v->copy = t->copy;
 	t->copy = HOST_COPY_EMPTY;
 	if (d->copy != DATAPATH_COPY_FIRST) {
-		v->copied = true; /* which the table never says: the program runs */
+		v->copied = true; /* never written to the table, since the program runs */
 		return 0;
 	}
 	int r = vault_guard(v, &d->owner, err);
@@ -762,7 +762,7 @@ static int take_copy(struct datapath *d, struct move *t, struct brumate_error *e
 	return vault_save(v, &d->owner, err);
 }
 
-/* Puts the device memory that was filled into the vault. */
+/* Puts the filled device memory into the vault. */
 static int take_device(struct datapath *d, struct move *t, struct brumate_error *err)
 {
 	struct vault *v = d->vault;
@@ -772,7 +772,7 @@ static int take_device(struct datapath *d, struct move *t, struct brumate_error 
 		v->pieces[i].fd = take_fd(&t->fds[i]);
 		memcpy(v->pieces[i].gpu, t->pieces[i].gpu, sizeof(v->pieces[i].gpu));
 	}
-	if (t->way == WAY_LOAD) /* until the program runs, the image is the second holder */
+	if (t->way == WAY_LOAD) /* until the program runs, the image serves as the second holder */
 		return 0;
 	int r = vault_guard(v, &d->owner, err);
 	return r < 0 ? r : vault_save(v, &d->owner, err);
@@ -796,7 +796,7 @@ int move_wait(struct datapath *d, struct brumate_error *err)
 	return finish_transfer(d, join_transfer(d), err);
 }
 
-/* Runs @t, which it takes, in this thread, whoever cancels. */
+/* Takes @t and runs it in this thread, ignoring cancellation. */
 static int run_now(struct datapath *d, struct move *t, struct brumate_error *err)
 {
 	t->forced = true;
@@ -881,7 +881,7 @@ int move_away(struct datapath *d, struct brumate_error *err)
 
 /* ---- in ---- */
 
-/* Which GPU takes what was on @uuid. */
+/* The GPU that gets what was on GPU @uuid. */
 static const char *find_target(const struct datapath *d, const char *uuid)
 {
 	for (size_t i = 0; i < d->n_pairs; i++)
@@ -929,6 +929,6 @@ int move_back(struct datapath *d, struct brumate_error *err)
 	int r = move_new_in(&t, d, WAY_IN, err);
 	if (r < 0)
 		return r;
-	vault_drop_device(v); /* half of it is of no use */
+	vault_drop_device(v); /* incomplete device memory is useless */
 	return run_now(d, t, err);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Device memory out of and into processes, through their agents. See park.h. */
+/* Moves device memory out of processes and back, through their agents. See park.h. */
 #include "datapath/park.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ static void leave_to_driver(const struct datapath_agent *a, struct progress *not
 			      a->error.text);
 }
 
-/* Forgets agents whose last request failed: their processes go by the driver. */
+/* Forgets agents whose last request failed: the driver saves their processes. */
 static void drop_failed_agents(struct datapath *d, struct progress *notes)
 {
 	size_t left = 0;
@@ -74,7 +74,7 @@ static bool has_agent(const struct datapath *d, struct proc_id id)
 	return false;
 }
 
-/* A member that is stopped is left out, as it would not answer. */
+/* A stopped member would not answer. */
 static bool may_listen(const struct datapath *d, const struct proc_info *p)
 {
 	return p->state != 'Z' && p->state != 'T' && p->state != 't' && !has_agent(d, p->id) &&
@@ -103,7 +103,7 @@ static bool is_among(const struct proc_id *ids, size_t n, struct proc_id id)
 	return false;
 }
 
-/* An agent that does not answer may be there all the same. */
+/* An agent that does not answer may still exist. */
 static bool may_have_agent(const struct datapath *d, struct proc_id id)
 {
 	for (size_t i = 0; i < d->n_agents; i++)
@@ -112,7 +112,7 @@ static bool may_have_agent(const struct datapath *d, struct proc_id id)
 	return false;
 }
 
-/* The driver knows a process no more, and nobody listens in it: it has started another program. */
+/* The driver does not know the process any more and no agent listens in it: it has executed another program. */
 static void find_gone(struct datapath *d, const struct proc_id *ids, size_t n)
 {
 	const struct vault *v = d->vault;
@@ -127,7 +127,7 @@ static void find_gone(struct datapath *d, const struct proc_id *ids, size_t n)
 	}
 }
 
-/* Where it was us who could not ask, that says nothing of the agent. */
+/* A failure on our side says nothing about the agent. */
 static bool is_our_lack(int r)
 {
 	return r == -ENOMEM || r == -EMFILE || r == -ENFILE || r == -ENOBUFS;
@@ -205,7 +205,8 @@ void park_detach(struct datapath *d)
 
 /* ---- gate ---- */
 
-/* What the agents drain together by (wire/agent.h). One agent alone, or too many, go without. */
+/* Makes the memory through which the agents drain together (wire/agent.h). A single agent, or too many of them, drain
+ * alone. */
 static int make_drain(struct datapath *d, struct brumate_error *err)
 {
 	auto_close int fd = -1;
@@ -236,8 +237,7 @@ static void drop_drain(struct datapath *d)
 	cleanup_close(&d->drain_fd);
 }
 
-/* It is drained, or takes no part: it has ended, its gate is left open, or it is of a version that drains
- * alone. */
+/* The member is drained or does not take part: it has ended, its gate stays open, or its version drains alone. */
 static void leave_drain(struct datapath *d, size_t member)
 {
 	__atomic_fetch_and(&d->drain->busy, ~(1ull << member), __ATOMIC_SEQ_CST);
@@ -245,7 +245,7 @@ static void leave_drain(struct datapath *d, size_t member)
 	syscall(SYS_futex, &d->drain->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Its exit cannot be held back any more, and it has device memory until it is over. */
+/* The process cannot be kept from exiting any more, and has device memory until it has exited. */
 static int await_end(const struct datapath_agent *a, uint32_t timeout_ms, struct brumate_error *err)
 {
 	if (proc_wait_gone(a->agent.id, deadline_in_ms(timeout_ms)) == 0)
@@ -264,14 +264,14 @@ static int gate_agent(struct datapath *d, struct datapath_agent *a, struct bruma
 
 	if (r == 0)
 		r = agent_gate(&a->agent, timeout_ms, d->drain ? d->drain_fd : -1, member, err);
-	else if (r == -ETIMEDOUT) /* no answer: that is not what a busy program looks like */
+	else if (r == -ETIMEDOUT) /* no answer at all, unlike a busy program, whose agent answers */
 		r = -ENOLINK;
 	if (d->drain && r != -ETIMEDOUT)
 		leave_drain(d, member);
 	return r == -ESHUTDOWN ? await_end(a, timeout_ms, err) : r;
 }
 
-/* Returns 0 if all were asked: each agent keeps its own failure. */
+/* Returns 0 if all were asked; each agent keeps its own result. */
 static int gate_agents(struct datapath *d, struct brumate_error *err)
 {
 	int r = make_drain(d, err);
@@ -290,7 +290,7 @@ static bool have_succeeded(const struct datapath *d)
 	return true;
 }
 
-/* What the library cannot take apart, the driver cannot restore either: docs/driver-behaviour.md. */
+/* Memory that the library cannot take apart is not restored by the driver either: docs/driver-behaviour.md. */
 static bool would_lose(const struct datapath *d, const struct datapath_agent *a)
 {
 	return a->result == -EOPNOTSUPP && !d->force;
@@ -315,7 +315,7 @@ static int refuse_gate(const struct datapath_agent *a, struct brumate_error *err
 	return a->result;
 }
 
-/* It was not so when the agents were found, or the job would not have come so far. */
+/* The sharing began after the agents were found: otherwise the operation had been refused earlier. */
 static int refuse_shared(const struct datapath_agent *a, struct brumate_error *err)
 {
 	brumate_fail(err, EOPNOTSUPP, "process %d shares %s", a->agent.id.pid, a->agent.shares);
@@ -342,7 +342,8 @@ static int make_hold_file(int dir_fd)
 	return fd >= 0 || errno == EEXIST ? 0 : -errno;
 }
 
-/* In a user namespace that has no number for us, the file system takes no file of ours: then the directory's owner makes it. */
+/* If our user has no number in the user namespace of the file system, we cannot create files there, but the
+ * directory's owner can. */
 static int make_hold_file_as_owner(int dir_fd, struct brumate_error *err)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
@@ -368,14 +369,14 @@ int park_hold(struct datapath *d, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%s/%s: %m", d->agent_dir, AGENT_HOLD_FILE) : 0;
 }
 
-/* Those who listen beside the agents that are known. */
+/* Processes whose agents listen but are not among the known agents. */
 struct newcomers {
 	struct datapath *d;
 	struct proc_id *ids;
 	size_t n;
 };
 
-/* An agent without a socket yet looks for the file next, and opens its gate by itself. */
+/* An agent that has no socket yet checks for the hold file next, and then opens its gate by itself. */
 static int let_in(void *arg, size_t i, const struct worker *me, struct brumate_error *err)
 {
 	const struct newcomers *all = arg;
@@ -394,7 +395,7 @@ static int let_in(void *arg, size_t i, const struct worker *me, struct brumate_e
 	agent_detach(&a);
 	(void)me;
 	(void)err;
-	return 0; /* the others are let in all the same */
+	return 0; /* a failure does not keep the others from being let in */
 }
 
 static void note_newcomer(struct newcomers *all, const struct proc_info *p)
@@ -416,7 +417,8 @@ static bool has_inner_pid(const struct proc_tree *tree, pid_t inner_pid)
 	return false;
 }
 
-/* What `runc exec` and its like begin in a container is in no tree of it: its agent is beside the others all the same. */
+/* A process that `runc exec` or the like begins in a container is outside the tree, but its agent has a socket in the
+ * same directory. */
 static void note_from_elsewhere(struct newcomers *all, const struct proc_tree *tree, int dir_fd)
 {
 	auto_closedir DIR *dir = dir_open(dir_fd, ".");
@@ -446,7 +448,7 @@ void park_let_in(struct datapath *d)
 	for (size_t i = 0; i < tree.n; i++)
 		note_newcomer(&all, &tree.items[i]);
 	note_from_elsewhere(&all, &tree, dir_fd);
-	/* Those that do not answer are not waited for one after the other. */
+	/* In parallel, so that agents that do not answer are not waited for one after the other. */
 	const struct workers_items items = {
 		.n = all.n,
 		.threads = (unsigned)(all.n < LET_IN_THREADS ? all.n : LET_IN_THREADS),
@@ -458,7 +460,7 @@ void park_let_in(struct datapath *d)
 	free(all.ids);
 }
 
-/* The driver knows more of processes that were being initialised once their gates are closed. */
+/* Processes that were being initialised may be known to the driver once their gates are closed. */
 static bool any_starting(const struct datapath *d)
 {
 	for (size_t i = 0; i < d->n_agents; i++)
@@ -506,12 +508,12 @@ static int take_vault_fd(struct datapath *d, struct datapath_agent *a, size_t i,
 			    a->agent.id.pid, (unsigned long long)a->pieces[i].va);
 }
 
-/* The pieces of an agent that are exported, and those that are there by now. */
+/* The pieces of an agent that are being exported. */
 struct exporting {
 	struct datapath *d;
 	struct datapath_agent *agent;
-	size_t first; /* of the agent's, among all pieces */
-	size_t *at;   /* which of all pieces: first those that were imported */
+	size_t first; /* index of the agent's first piece among all pieces */
+	size_t *at;   /* index of each piece among all pieces; imported pieces come first */
 	int *fds;
 	size_t n_there, n_imported;
 };
@@ -534,7 +536,7 @@ static void note_exported(void *arg, size_t n)
 	move_give(e->d, e->at + had, e->fds + had, n_there - had);
 }
 
-/* Gets the fds of pieces that were listed. -ENOENT: the gate is open, and a piece was freed meanwhile. */
+/* Gets the fds of listed pieces. -ENOENT: the gate is open, and a piece was freed after the listing. */
 static int export_listed(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
 	const size_t first = agents_count_pieces(d, (size_t)(a - d->agents));
@@ -565,7 +567,7 @@ static int export_listed(struct datapath *d, struct datapath_agent *a, struct br
 					     &e, err);
 }
 
-/* Lists the pieces of an agent, which is connected. */
+/* Lists the pieces of a connected agent. */
 static int list_pieces(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
 	int r = agents_list(d, a, err);
@@ -594,7 +596,7 @@ static int export_running(struct datapath *d, struct datapath_agent *a, struct b
 {
 	int r = agents_reach(d, a, err);
 
-	/* A piece may be freed between being listed and being exported. */
+	/* A piece may be freed between the listing and the export. */
 	for (int tries = 0; r == 0 && tries < EXPORT_TRIES; tries++) {
 		r = export_pieces(d, a, err);
 		if (r != -ENOENT)
@@ -608,11 +610,11 @@ int park_borrow(struct datapath *d, struct brumate_error *err)
 {
 	int r = agents_ask(d, export_running, err);
 
-	park_detach(d); /* the program's own processes may want its agents meanwhile */
+	park_detach(d); /* other processes of the program may need their agents */
 	return r;
 }
 
-/* It may have ended by the time that its memory is written. */
+/* 0 if the process has ended before its memory was written. */
 static pid_t find_inner_pid(struct proc_id id)
 {
 	struct proc_info info;
@@ -621,7 +623,7 @@ static pid_t find_inner_pid(struct proc_id id)
 										: 0;
 }
 
-/* What the agents gave becomes what the vault holds, instead of what it held; with copies of memory whose owner has ended. */
+/* Replaces the content of the vault by what the agents exported, and by copies of memory whose owner has ended. */
 static int fill_vault(struct datapath *d, struct brumate_error *err)
 {
 	auto_free struct vault_piece *orphans = NULL;
@@ -655,17 +657,17 @@ static int fill_vault(struct datapath *d, struct brumate_error *err)
 	return 0;
 }
 
-/* Begins to copy what is exported while the rest is not yet: nobody writes to it any more. */
+/* Starts copying the first pieces while others are still being exported: no process writes to them any more. */
 static int export_all(struct datapath *d, bool copies, struct brumate_error *err)
 {
 	int r = agents_ask(d, list_pieces, err);
 
 	if (r < 0)
 		return r;
-	if (copies && !share_is_used(d)) /* else there may be more to copy */
+	if (copies && !share_is_used(d)) /* with aliases, copies of orphans may have to be added */
 		move_start_ahead(d);
 	r = agents_ask_all(d, export_listed, err);
-	if (!have_succeeded(d)) /* what it was given goes with those that fail */
+	if (!have_succeeded(d)) /* its fds are closed with the failed agents */
 		move_stop(d);
 	return r < 0 ? r : agents_settle(d, err);
 }
@@ -713,7 +715,7 @@ int park_unmap(struct datapath *d, struct brumate_error *err)
 
 /* ---- early map ---- */
 
-/* Whatever is mapped goes: an agent that has all of its memory is asked for nothing. */
+/* Unmaps everything. An agent that has all of its memory is left alone. */
 static int empty_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
 	int r = agents_reach(d, a, err);
@@ -726,7 +728,7 @@ struct early_map {
 	struct datapath_agent *agent;
 	uint64_t *ids;
 	size_t first, n, n_mapped;
-	bool owns; /* what is mapped becomes the process's own at once */
+	bool owns; /* mapped pieces become the process's own at once */
 };
 
 static uint64_t bytes_on(const struct vault *v, const char *gpu)
@@ -738,8 +740,8 @@ static uint64_t bytes_on(const struct vault *v, const char *gpu)
 	return sum;
 }
 
-/* Whether a part of each GPU is free on which the job has memory; with @once_more beside room for all of that, else where
- * the vault has some of it yet. */
+/* Whether 1/@part of the GPU is free on every GPU where the vault still holds memory. With @once_more: whether that
+ * is free in addition to a second copy of the job's memory, on every GPU where the job has some. */
 static bool gpus_have_room(const struct datapath *d, unsigned part, bool once_more)
 {
 	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
@@ -760,8 +762,8 @@ static bool gpus_have_room(const struct datapath *d, unsigned part, bool once_mo
 	return true;
 }
 
-/* Whether others miss nothing for the moment that the job's memory is there twice. The first copy of it has been made.
- * Where GPUs change, or memory is shared, it is left to the end. */
+/* Whether other programs are not short of memory while the job's memory exists twice. Its first copy exists already.
+ * If GPUs change or memory is shared, owning is left to the end. */
 static bool has_room_for_both(const struct datapath *d)
 {
 	return !d->n_pairs && !share_is_used(d) && gpus_have_room(d, OTHERS_PART, true);
@@ -786,7 +788,8 @@ static int map_filled(struct early_map *m, const int *fds, size_t end, struct br
 	return r < 0 ? brumate_fail(err, -r, "injected: %m") : 0;
 }
 
-/* Follows the transfer to its end, also when there is nothing more to map: only then what is mapped is known to count. */
+/* Waits for the end of the transfer even if nothing is left to map: only then it is known that the mapped pieces are
+ * valid. */
 static int follow_transfer(struct datapath *d, struct early_map *m, struct brumate_error *err)
 {
 	size_t filled = 0;
@@ -858,13 +861,13 @@ static int map_agent(struct datapath *d, struct datapath_agent *a, struct brumat
 	return agent_map(&a->agent, ids, fds, n, err);
 }
 
-/* Which pieces stay imported is remembered: the vault keeps their fds for the next time. */
+/* Lists the pieces that stay imported: the vault keeps their fds for the next time. */
 static int own_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
 	size_t imported = 0;
 
 	if (a->agent.gate == AGENT_GATE_OPEN)
-		return 0; /* the driver has brought its memory back */
+		return 0; /* the driver has restored its memory */
 	int r = agent_own(&a->agent, d->aliases_hidden, &imported, err);
 	if (r == 0 && imported)
 		return agents_list(d, a, err);
@@ -881,7 +884,7 @@ static int compare_id(const void *key, const void *item)
 	return *id < piece->id ? -1 : *id > piece->id;
 }
 
-/* Asked about all pieces each time that some of a snapshot are let go of. */
+/* Called for all pieces each time that part of a snapshot is released. */
 static bool is_imported(const struct datapath *d, const struct vault_piece *p)
 {
 	for (size_t i = 0; i < d->n_agents; i++) {
@@ -897,10 +900,10 @@ static bool is_imported(const struct datapath *d, const struct vault_piece *p)
 	return false;
 }
 
-/* What the vault may let go of. */
+/* The pieces that the vault may release. */
 struct releasable {
 	struct datapath *d;
-	size_t n_copied; /* of the first pieces: the others are the snapshot */
+	size_t n_copied; /* of the first pieces; the others are still the snapshot */
 };
 
 static bool is_spare(void *arg, const struct vault_piece *p)
@@ -911,7 +914,7 @@ static bool is_spare(void *arg, const struct vault_piece *p)
 	       !share_is_orphan(s->d, p);
 }
 
-/* Lets go of what is spare; of a snapshot, once more of it is copied or some time has passed. */
+/* Releases what is_spare() allows. During a snapshot, first waits until more of it is copied or some time has passed. */
 static void drop_spare(struct releasable *s)
 {
 	struct datapath *d = s->d;
@@ -922,7 +925,7 @@ static void drop_spare(struct releasable *s)
 	vault_drop_pieces(d->vault, is_spare, s);
 }
 
-/* A snapshot leaves the program room on every GPU, also for what the driver allocates by itself. */
+/* A snapshot leaves room on every GPU for the program, and for allocations of the driver. */
 static void leave_reserve(struct releasable *s)
 {
 	while (move_is_on(s->d) && s->n_copied < s->d->vault->n_pieces &&
@@ -930,7 +933,8 @@ static void leave_reserve(struct releasable *s)
 		drop_spare(s);
 }
 
-/* What its process only imports, or what others get as it is in the vault: it is theirs once it is copied. */
+/* Counts pieces that are only imported by their process, or are given to others straight from the vault. They are the
+ * process's own once they are copied. */
 static size_t count_kept(const struct datapath *d)
 {
 	size_t n = agents_count_imported(d);
@@ -940,8 +944,8 @@ static size_t count_kept(const struct datapath *d)
 	return n;
 }
 
-/* Each copy needs room beside what it replaces, and the fds of what was replaced keep that: letting go of
- * them makes room for more, until none is left or nothing moves any more. */
+/* Each copy needs room in addition to what it replaces, and the vault's fds keep the replaced memory allocated.
+ * Releasing them makes room for further copies, so repeat until no piece is left or no progress is made. */
 static int own_pieces(struct datapath *d, struct brumate_error *err)
 {
 	struct releasable spare = { .d = d };
@@ -965,7 +969,8 @@ static int own_pieces(struct datapath *d, struct brumate_error *err)
 	}
 }
 
-/* What is made anew is nowhere else mapped as it was; then others map what it is now. */
+/* A piece must not be mapped elsewhere while it is replaced by a copy; after that the aliases are mapped from the
+ * copy. */
 static int own_and_share(struct datapath *d, struct brumate_error *err)
 {
 	int r = share_hide(d, err);
@@ -1004,7 +1009,7 @@ static struct agent_room *find_held(struct datapath *d, const uint8_t *gpu)
 	return &d->held[d->n_held++];
 }
 
-/* What the vault has beside the program, on which GPU. */
+/* Sums per GPU the memory that the vault holds in addition to the program's own. */
 static void sum_held(struct datapath *d)
 {
 	const struct vault *v = d->vault;
@@ -1022,7 +1027,7 @@ static void sum_held(struct datapath *d)
 	}
 }
 
-/* A process that is stopped would not answer, and waits for nothing. */
+/* A stopped process would not answer, and does not wait for memory. */
 static bool is_stopped(struct proc_id id)
 {
 	struct proc_info info;
@@ -1041,7 +1046,7 @@ static int tell_agent(struct datapath *d, struct datapath_agent *a, struct bruma
 	return r;
 }
 
-/* Who does not answer looks for itself whether there is memory. */
+/* An agent that does not get the message checks for free memory by itself. */
 static void tell_agents(struct datapath *d)
 {
 	sum_held(d);
@@ -1049,7 +1054,8 @@ static void tell_agents(struct datapath *d)
 	park_detach(d);
 }
 
-/* Nothing is held here any more, while a broker that was left in the middle may take a moment to see that. */
+/* Nothing is held here any more, but a broker whose client died may take a moment to notice and to release its
+ * memory. */
 static void tell_agents_soon(struct datapath *d)
 {
 	d->n_held = 1;
@@ -1058,7 +1064,7 @@ static void tell_agents_soon(struct datapath *d)
 	park_detach(d);
 }
 
-/* Agents that were told that something is held, by us or a predecessor, and not that it was let go of. */
+/* Agents that believe that a snapshot is held, by us or by a predecessor, and were not informed of its release. */
 static bool any_told(const struct datapath *d)
 {
 	for (size_t i = 0; i < d->n_agents; i++)
@@ -1073,7 +1079,7 @@ static int open_agent(struct datapath *d, struct datapath_agent *a, struct bruma
 
 	if (r < 0 || a->agent.gate == AGENT_GATE_OPEN)
 		return r;
-	/* First: the program may ask for memory at once. */
+	/* Before the gate opens, since the program may allocate memory at once. */
 	if (d->n_held)
 		agent_tell_snapshot(&a->agent, d->held, d->n_held, NULL);
 	return agent_open_gate(&a->agent, err);
@@ -1105,7 +1111,7 @@ static void release_copy(struct datapath *d)
 	}
 }
 
-/* The vault lets go of all but the pieces that their process only imports. */
+/* Releases all but the pieces that their process only imports. */
 static void release_vault(struct datapath *d)
 {
 	struct vault *v = d->vault;
@@ -1148,7 +1154,7 @@ int park_open(struct datapath *d, struct brumate_error *err)
 	d->progress->released_ns = clock_now_ns();
 	park_detach(d);
 	park_let_in(d);
-	if (drains) /* what the vault holds is the snapshot */
+	if (drains) /* the vault still holds the snapshot */
 		return 0;
 	release_vault(d);
 	if (any_told(d))
@@ -1156,7 +1162,7 @@ int park_open(struct datapath *d, struct brumate_error *err)
 	return 0;
 }
 
-/* The keeper gets the host copy only where it stays. */
+/* Gives the host copy to the keeper if it is to be kept. */
 static void keep_drained(struct datapath *d)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
@@ -1196,7 +1202,8 @@ int park_drain(struct datapath *d, struct brumate_error *err)
 
 static int look_at_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
-	/* A connection may be out of step with what became of its last request: a fresh one tells. */
+	/* After a failed request, requests and replies of a connection may be out of step. A fresh connection shows
+	 * the true state. */
 	agent_detach(&a->agent);
 	int r = agents_reach(d, a, err);
 	return r < 0 ? r : agents_list(d, a, err);
@@ -1215,8 +1222,8 @@ static bool any_unmapped(const struct datapath *d)
 	return false;
 }
 
-/* Memory that was mapped again, but is not yet the process's own, becomes so behind a closed gate; where
- * the program is too busy for that, it stays imported, and the vault keeps its fds. */
+/* Memory that was mapped again but is not yet the process's own becomes its own behind a closed gate. If the program
+ * is too busy for that, the memory stays imported, and the vault keeps its fds. */
 static int prepare_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
 	bool imported = false;
@@ -1230,7 +1237,7 @@ static int prepare_agent(struct datapath *d, struct datapath_agent *a, struct br
 	return 0;
 }
 
-/* What others have mapped is made anew only while they do not run. */
+/* Memory that others have mapped is replaced only while they do not run. */
 static int map_and_own(struct datapath *d, struct brumate_error *err)
 {
 	int r = share_is_used(d) && (any_unmapped(d) || agents_count_imported(d))
@@ -1242,7 +1249,7 @@ static int map_and_own(struct datapath *d, struct brumate_error *err)
 	return r < 0 ? r : own_and_share(d, err);
 }
 
-/* Opens the gate of a member that answers and has its memory, or can have it again at once. */
+/* Opens the gate of a member that answers and either has its memory or can get it back at once. */
 static int release_agent(struct datapath *d, struct datapath_agent *a, struct brumate_error *err)
 {
 	int r = 0;
@@ -1256,8 +1263,8 @@ static int release_agent(struct datapath *d, struct datapath_agent *a, struct br
 	return r < 0 ? r : agent_open_gate(&a->agent, err);
 }
 
-/* One member that does not answer keeps back no other that shares nothing with it. The vault stays as it is: who returns all
- * of it later finds these members at work. */
+/* A member that does not answer does not hold back others that share nothing with it. The vault stays as it is: a
+ * later park_return() finds these members running. */
 static void release_others(struct datapath *d)
 {
 	if (!share_is_used(d))
@@ -1270,7 +1277,7 @@ static int return_all(struct datapath *d, struct brumate_error *err)
 
 	if ((r = park_check(d, err)) < 0 || (r = park_look(d, err)) < 0)
 		return r;
-	/* What is mapped of memory that was not whole may be of a transfer that did not end well. */
+	/* Pieces mapped early, from a transfer that was not complete, may have wrong contents. */
 	if (any_unmapped(d) && !vault_has_device(d->vault) &&
 	    (r = agents_ask(d, empty_agent, err)) == 0)
 		r = move_back(d, err);
@@ -1288,7 +1295,7 @@ int park_return(struct datapath *d, struct brumate_error *err)
 	return r;
 }
 
-/* True where the program may have run since its memory was put in: the vault's is too old then. */
+/* Whether the program may have run since its memory was put back: then the vault's is out of date. */
 static bool any_open(const struct datapath *d)
 {
 	for (size_t i = 0; i < d->n_agents; i++)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What members of a job have of each other's memory. See park.h. */
+/* Memory that members of a job share. See park.h. */
 #include "datapath/park.h"
 
 #include <errno.h>
@@ -30,7 +30,7 @@ static int list_aliases(struct datapath *d, struct datapath_agent *a, struct bru
 
 	if (r == 0)
 		r = agent_aliases(&a->agent, &aliases, &n, &a->token, err);
-	if (r < 0 && r != -EOPNOTSUPP) /* an older one has none */
+	if (r < 0 && r != -EOPNOTSUPP) /* an older agent, which has none */
 		return r;
 	datapath_agent_unshare(a);
 	a->aliases = aliases;
@@ -46,7 +46,7 @@ static struct datapath_agent *find_owner(struct datapath *d, const struct agent_
 	return NULL;
 }
 
-/* Who has what of whom, and what of that there is. */
+/* Lists all aliases, and the pieces of their owners. */
 static int look(struct datapath *d, struct brumate_error *err)
 {
 	int r = agents_ask(d, list_aliases, err);
@@ -62,7 +62,7 @@ static bool has_piece(const struct datapath_agent *a, uint64_t id)
 	return false;
 }
 
-/* Whether its owner would export it. */
+/* Whether the alias's owner can export it. */
 static bool is_there(struct datapath *d, const struct agent_alias *alias)
 {
 	const struct datapath_agent *owner = find_owner(d, alias);
@@ -70,7 +70,7 @@ static bool is_there(struct datapath *d, const struct agent_alias *alias)
 	return owner && has_piece(owner, alias->piece);
 }
 
-/* Of another process than the one that asks; in a pid namespace of theirs where they have one. */
+/* Finds another process by its pid in the pid namespace of @asker. -ENOENT: that cannot be determined. */
 static int find_by_number(pid_t *ret, pid_t asker, pid_t inner_pid)
 {
 	struct proc_info info;
@@ -81,14 +81,14 @@ static int find_by_number(pid_t *ret, pid_t asker, pid_t inner_pid)
 		*ret = inner_pid;
 		return 0;
 	}
-	/* Whether there are any to be found at all. */
+	/* Checks that translation works here at all. */
 	if (pidns_translate(asker, info.inner_pid) != asker)
 		return -ENOENT;
 	*ret = pidns_translate(asker, inner_pid);
 	return 0;
 }
 
-/* False also where that cannot be told. */
+/* Also false if that cannot be determined. */
 static bool owner_has_ended(const struct datapath_agent *a, const struct agent_alias *alias)
 {
 	struct proc_info info;
@@ -141,7 +141,7 @@ bool share_is_orphan(const struct datapath *d, const struct vault_piece *p)
 	return p->token;
 }
 
-/* Nobody has told the token of a process that the checkpoint lacks. */
+/* The token of a process that is missing in the checkpoint is unknown. */
 static bool is_memory_of(const struct vault_piece *p, const struct agent_alias *alias)
 {
 	if (p->id != alias->piece)
@@ -156,7 +156,7 @@ struct orphans {
 	size_t n;
 };
 
-/* A checkpoint tells processes by their numbers alone. */
+/* A checkpoint identifies processes by their pids alone. */
 static int check_number(const struct orphans *o, const struct agent_alias *alias,
 			struct brumate_error *err)
 {
@@ -177,7 +177,7 @@ static bool is_copied(const struct orphans *o, const struct agent_alias *alias)
 	return false;
 }
 
-/* By the first member that has it and can. */
+/* The copy is made by the first member that can. */
 static int copy_orphan(struct orphans *o, struct datapath_agent *a, const struct agent_alias *alias,
 		       struct brumate_error *err)
 {
@@ -211,7 +211,7 @@ static int copy_orphans_of(struct datapath *d, struct datapath_agent *a, struct 
 			continue;
 		int r = copy_orphan(o, a, alias, err);
 		if (r < 0 && proc_has_ended(a->agent.id))
-			return 0; /* another one may have it, or nobody any more */
+			return 0; /* another member may have it mapped, or none any more */
 		if (r < 0)
 			return brumate_wrap(err, r,
 					    "device memory of process %d, which has ended, cannot "
@@ -266,7 +266,7 @@ int share_copy_orphans(struct datapath *d, struct vault_piece **ret, size_t *ret
 
 /* ---- hiding ---- */
 
-/* A descriptor of memory whose owner has ended while it was away; borrowed, or -1. */
+/* Returns the vault's descriptor of memory whose owner ended after it was parked; borrowed, or -1. */
 static int find_parked(const struct datapath *d, const struct agent_alias *alias)
 {
 	const struct vault *v = d->vault;
@@ -301,7 +301,7 @@ static bool has_mapped(const struct datapath_agent *a)
 	return false;
 }
 
-/* Whether all of it can be brought back. */
+/* Whether all of its aliases can be mapped again later. */
 static bool may_be_hidden(struct datapath *d, const struct datapath_agent *a)
 {
 	for (size_t i = 0; i < a->n_aliases; i++)
@@ -320,7 +320,7 @@ static int hide_aliases(struct datapath *d, struct datapath_agent *a, struct bru
 	return r;
 }
 
-/* The vault has a copy of what others may have mapped as it was before. */
+/* If an orphan's alias is unmapped, it will be mapped from the vault's copy, while others may still map the original. */
 static bool any_orphan_is_away(struct datapath *d)
 {
 	for (size_t i = 0; i < d->n_agents; i++)
@@ -331,7 +331,7 @@ static bool any_orphan_is_away(struct datapath *d)
 	return false;
 }
 
-/* Those who would get a copy wait for those who have what it was made of. */
+/* Aliases of the copy must not be mapped while others still map the original. */
 static int check_hidden(struct datapath *d, struct brumate_error *err)
 {
 	for (size_t i = 0; i < d->n_agents; i++)
@@ -383,7 +383,7 @@ static int add_loan(struct datapath_agent *owner, uint64_t piece)
 	return 0;
 }
 
-/* Which pieces of @a's are to be exported for it. */
+/* Notes which pieces their owners have to export for @a. */
 static int want_loans(struct datapath *d, const struct datapath_agent *a, struct brumate_error *err)
 {
 	for (size_t i = 0; i < a->n_aliases; i++) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* A host copy's bytes on a disk. See spilled.h. */
+/* Reads and writes the parts of a host copy that are in files. See spilled.h. */
 #include "datapath/spilled.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ struct spilled_place {
 struct spilled {
 	uint64_t segment_bytes;
 	size_t n;
-	int *fds; /* -1: it is in memory */
+	int *fds; /* -1: the segment is in memory */
 	struct seal_disk_key key;
 	struct spilled_place *sources;
 	struct spilled *older;

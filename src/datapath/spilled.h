@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Bytes of a host copy's segments that are on a disk, which nobody maps: read and written, decrypted and
- * encrypted on the way. Any number of threads at a time.
+ * The segments of a host copy that are in files. They cannot be mapped: they are read and written through these
+ * functions, which decrypt and encrypt. Any number of threads may use them at a time.
  */
 #pragma once
 
@@ -9,23 +9,23 @@
 
 struct spilled;
 
-/** Opens the segments of @copy, by descriptors of its own. @ret is NULL where all of it is in memory. */
+/** Opens the segments of @copy by descriptors of its own. @ret is NULL if all of it is in memory. */
 int spilled_open(struct spilled **ret, const struct host_copy *copy, struct brumate_error *err);
 /** Accepts NULL. */
 void spilled_free(struct spilled *s);
 DEFINE_AUTO(struct spilled *, spilled_free)
 
-/** Whether segment @i is on the disk. Accepts NULL. */
+/** Whether segment @i is in a file. Accepts NULL. */
 bool spilled_has(const struct spilled *s, size_t i);
 
-/** Bytes at @offset of the host copy, all of them in one segment that is on the disk. Multiples of
- * SEAL_DISK_UNIT_BYTES. 0 or -errno. */
+/** Reads or writes at @offset of the host copy, within one segment that is in a file. Multiples of
+ * SEAL_DISK_UNIT_BYTES. Returns 0 or -errno. */
 int spilled_read(const struct spilled *s, uint64_t offset, void *buf, size_t len_bytes);
 /** @data NULL: zeros. */
 int spilled_write(const struct spilled *s, uint64_t offset, const void *data, size_t len_bytes);
 
-/** A place in the host copy from which the store asks for bytes: chunks_source_fn is
- * spilled_source_read(), its argument this, which lives as long as @s. */
+/** A place in the host copy from which the store reads bytes: pass spilled_source_read() as chunks_source_fn, with
+ * this as its argument. It lives as long as @s. */
 void *spilled_source(struct spilled *s, uint64_t offset);
 int spilled_source_read(void *source, uint64_t offset, void *buf, size_t len_bytes);
 

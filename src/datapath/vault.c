@@ -151,7 +151,7 @@ char *vault_encode(const struct vault *v)
 					 ? encode_copy(of_baseline ? &v->baseline.copy : &v->copy)
 					 : json_null();
 
-	/* Without memory there is no table, never one that leaves something out. */
+	/* Out of memory: write no table rather than an incomplete one. */
 	for (size_t i = 0; pieces && i < n; i++)
 		if (json_array_append_new(pieces, encode_piece(&list[i])) < 0)
 			return NULL;
@@ -210,7 +210,7 @@ static int decode_pieces(struct vault *v, json_t *o, struct brumate_error *err)
 	return 0;
 }
 
-/* The sizes must be those of the pieces: fds are looked into by them. */
+/* The sizes must match the pieces: they are used as offsets into the fds. */
 static int decode_copy(struct vault *v, size_t *ret_segments, json_t *o, struct brumate_error *err)
 {
 	int64_t total = -1, segment = 0, segments = 0;
@@ -277,7 +277,7 @@ int vault_save(const struct vault *v, const struct keeper_owner *owner, struct b
 
 	if (!text || !path)
 		return brumate_fail(err, ENOMEM, "table of job %s: %m", owner->id);
-	/* It is not synced: like the record of a living job, it is worthless after the machine went down. */
+	/* Not synced: like the record of a running job, it is worthless after a crash of the machine. */
 	int r = file_swap(AT_FDCWD, path, text, strlen(text), 0600);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
@@ -300,14 +300,14 @@ static int read_table(struct vault *ret, size_t *ret_segments, const struct keep
 
 /* ---- the keeper ---- */
 
-/* What the keeper gives back, and what of it the table does not name. */
+/* What the keeper returned, and which of it the table does not name. */
 struct given {
 	struct vault *vault;
 	struct keeper_tag *unnamed;
 	size_t n_unnamed;
 };
 
-/* Finds where the vault has room for the fd of @tag; NULL: the table does not name it. */
+/* Finds the field for the fd of @tag; NULL: the table does not name it. */
 static int *find_place(struct vault *v, struct keeper_tag tag)
 {
 	if (tag.kind == KEEPER_HOST && tag.id < v->copy.n_segments)
@@ -347,8 +347,8 @@ static void take_fd_back(void *arg, struct keeper_tag tag, int fd)
 	close(fd);
 }
 
-/* Takes back what the keeper holds. What the table does not name is of an operation that came to nothing: the
- * keeper lets go of it, as nobody else would while the job lives. One that has died did, and what it gave is held. */
+/* Takes all fds from the keeper. What the table does not name is left from an operation that failed: the keeper drops
+ * it, as nothing else would while the job lives. A keeper that has died has dropped it, and what it gave stays held. */
 static int take_all_back(struct vault *v, struct brumate_error *err)
 {
 	struct given g = { .vault = v };
@@ -363,7 +363,7 @@ static int take_all_back(struct vault *v, struct brumate_error *err)
 	return r;
 }
 
-/* Has the keeper let go of all; nobody would tell it later. */
+/* Makes the keeper drop everything, as nothing would do so later. */
 static void empty_keeper(const struct keeper_owner *owner)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -384,7 +384,7 @@ static void empty_keeper(const struct keeper_owner *owner)
 			 err.text);
 }
 
-/* Drops a host copy of which a segment is missing: it is of no use. */
+/* Drops a host copy that lacks a segment. */
 static void check_copy(struct vault *v)
 {
 	bool whole = v->copied;
@@ -406,7 +406,7 @@ static int make_segments(struct vault *v, size_t n)
 	return 0;
 }
 
-/* The vault has no pieces of a running program; a copy that is not whole, or has no digests, is of no use. */
+/* For a running program the vault has no pieces. The copy is useless unless it is complete and has digests. */
 static void take_as_baseline(struct vault *v)
 {
 	if (!v->copied || !vault_make_baseline(v, NULL))
@@ -432,8 +432,8 @@ int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate
 		vault_fini(&loaded);
 		return brumate_fail(err, ENOMEM, "%m");
 	}
-	/* What is held is of no use once the root has ended. In all other cases nothing may be given up before it
-	 * is known what the keeper has. */
+	/* If the root has ended, nothing that is held is needed. In all other cases nothing may be dropped until the
+	 * keeper's fds are known. */
 	r = keeper_open(&loaded.keeper, owner, err);
 	fault_register_peer("keeper", loaded.keeper.pid);
 	if (r == 0)
@@ -490,7 +490,8 @@ int vault_guard(struct vault *v, const struct keeper_owner *owner, struct brumat
 
 /* ---- letting go ---- */
 
-/* What the keeper is told to let go of. It takes no memory: what could not be told would be held for nobody. */
+/* A batch of tags for the keeper to drop. It has a fixed size: an allocation could fail, and the keeper would then
+ * hold the fds of nobody. */
 struct dropping {
 	struct keeper *keeper;
 	struct keeper_tag tags[KEEPER_FDS_MAX];
@@ -583,7 +584,8 @@ static void empty_vault(struct vault *v, const struct keeper_owner *owner)
 	vault_drop_device(v);
 	vault_drop_copy(v);
 	vault_drop_baseline(v);
-	if (v->keeper.fd < 0) /* a call failed: what was not dropped is held for nobody */
+	if (v->keeper.fd <
+	    0) /* a call failed, so the keeper may still hold what was to be dropped */
 		empty_keeper(owner);
 }
 
@@ -622,7 +624,7 @@ static struct vault_piece *copy_pieces(const struct vault *v)
 	return pieces;
 }
 
-/* Makes @ret a host copy of the same memory by fds of its own, without digests. */
+/* Makes @ret a second host copy of the same memory, with fds of its own and without digests. */
 static int copy_segments(struct host_copy *ret, const struct host_copy *from)
 {
 	struct host_copy copy = { from->total_bytes, from->segment_bytes, NULL, 0, NULL };
@@ -668,7 +670,7 @@ static bool is_same(const struct vault_piece *a, const struct vault_piece *b)
 	       a->len_bytes == b->len_bytes;
 }
 
-/* The order counts too, as a copy is one run of bytes. Ids are never used again. */
+/* The order matters, too, as a copy is one run of bytes. Ids are never reused. */
 bool vault_baseline_fits(const struct vault *v, const struct vault_piece *pieces, size_t n)
 {
 	bool same = v->baseline.n_pieces == n && n;

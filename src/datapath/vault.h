@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * The vault: device memory that is outside its processes. It has the fds of pieces, their host copy, and a
- * table on disk ("parked.json" in the owner's directory) that says what is what. Everything is held here and
- * by the owner's keeper, so that either may die. One thread at a time uses it.
+ * The vault: device memory that is outside its processes. It has the fds of pieces, their host copy, and a table on
+ * disk ("parked.json" in the owner's directory) that says which is which. The owner's keeper holds all fds, too, so
+ * that either process may die. For one thread at a time.
  */
 #pragma once
 
@@ -16,19 +16,19 @@
 
 enum { VAULT_PIECES_MAX = 1 << 20, VAULT_SEGMENTS_MAX = 1 << 16 };
 
-/* When a process started that had ended before the checkpoint with its memory was complete. */
+/* The start time of a process that had ended before the checkpoint with its memory was complete. */
 #define VAULT_ENDED_TICKS 1
 
 struct vault_piece {
 	struct proc_id process;
-	uint64_t id, va, len_bytes; /* as wire/agent.h has them */
-	uint64_t token;		    /* of the process, where it shares memory with others; else 0 */
+	uint64_t id, va, len_bytes; /* as in wire/agent.h */
+	uint64_t token;		    /* of the process, if it shares memory with others; else 0 */
 	char gpu[DEV_UUID_TEXT_BYTES];
-	int fd;		 /* keeps its device memory; -1: the vault has none of it */
+	int fd;		 /* keeps the device memory; -1: the vault does not have it */
 	pid_t inner_pid; /* of the process in its own namespace; 0: not known here. Not in the table */
 };
 
-/** A host copy of what a running program's memory was. Only its chunks' digests make it of use. */
+/** A host copy of earlier memory of a running program. Only useful with the digests of its chunks. */
 struct vault_baseline {
 	struct vault_piece *pieces; /* without fds */
 	size_t n_pieces;
@@ -36,71 +36,71 @@ struct vault_baseline {
 };
 
 struct vault {
-	struct vault_piece *pieces; /* those of one process stand together */
+	struct vault_piece *pieces; /* grouped by process */
 	size_t n_pieces;
-	struct host_copy copy;	    /* of all of them, in this order; no segments: none */
-	bool copied;		    /* the table on disk says that the copy is whole */
+	struct host_copy copy;	    /* of all pieces, in this order; no segments: none */
+	bool copied;		    /* the table on disk says that the copy is complete */
 	bool of_running;	    /* as decoded: the table is of the baseline */
-	struct vault_baseline baseline; /* while @copy is there, it is not */
+	struct vault_baseline baseline; /* empty while there is @copy */
 	struct keeper keeper;
 };
 #define VAULT_EMPTY ((struct vault){ .keeper = KEEPER_EMPTY })
 
-/** Forgets what is in the vault. The keeper goes on holding it. */
+/** Frees the vault here. The keeper goes on holding its fds. */
 void vault_fini(struct vault *v);
 
-/** Fills the vault with what a predecessor left: reads the table, and gets the fds from the keeper. Returns 0
- * also where there is nothing. Errors to act on: -EBADMSG; others: nobody can tell yet what is held. */
+/** Fills the vault with what a predecessor left: reads the table, and gets the fds from the keeper. Returns 0 if
+ * there is nothing, too. Errors to act on: -EBADMSG; after any other error it is unknown what is held. */
 int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err);
 
 /** Writes the table. */
 int vault_save(const struct vault *v, const struct keeper_owner *owner, struct brumate_error *err);
 
-/** Gives the keeper all fds that the vault has, and starts one where there is none. */
+/** Gives the keeper all fds of the vault; starts a keeper if there is none. */
 int vault_guard(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err);
 
-/** Whether device memory that is only in the vault is gone: neither its pieces nor a whole copy are there. */
+/** Whether device memory that was only in the vault is lost: neither all of its pieces nor a complete copy are left. */
 bool vault_is_lost(const struct vault *v);
 
 /** Whether there is no keeper, or it has died. */
 bool vault_is_alone(const struct vault *v);
 
-/* To let go of something is to close its fds here and at the keeper. */
+/* To release something is to close its fds here and at the keeper. */
 
-/** Lets go of the device memory of all pieces. */
+/** Releases the device memory of all pieces. */
 void vault_drop_device(struct vault *v);
-/** Lets go of the device memory of those pieces that @fn picks. */
+/** Releases the device memory of the pieces for which @fn returns true. */
 void vault_drop_pieces(struct vault *v, bool (*fn)(void *arg, const struct vault_piece *p),
 		       void *arg);
-/** Lets go of the host copy. */
+/** Releases the host copy. */
 void vault_drop_copy(struct vault *v);
-/** As vault_drop_copy(), but @ret (if not NULL) takes over the fds that are here. */
+/** Like vault_drop_copy(), but @ret (if not NULL) takes over our fds. */
 void vault_release_copy(struct vault *v, struct host_copy *ret);
-/** Lets go of everything and removes the table. */
+/** Releases everything and removes the table. */
 void vault_clear(struct vault *v, const struct keeper_owner *owner);
-/** As vault_clear(), but the baseline stays, and so does the keeper for now. */
+/** Like vault_clear(), but keeps the baseline, and the keeper for now. */
 void vault_release(struct vault *v, const struct keeper_owner *owner);
 
 /* ---- the baseline ---- */
 
-/** Makes the host copy the baseline, if it is whole, in memory and has digests; @ret (if not NULL) gets fds of
- * it too. Returns whether it is the baseline now. */
+/** Turns the host copy into the baseline, if it is complete, in memory and has digests; @ret (if not NULL) gets
+ * duplicates of its fds. Returns whether it is the baseline now. */
 bool vault_make_baseline(struct vault *v, struct host_copy *ret);
-/** If the baseline covers exactly the present pieces, hands it out to be brought up to date and returns true;
- * else drops it. */
+/** If the baseline is of exactly the present pieces, passes it to the caller to bring it up to date, and returns
+ * true; else drops it. */
 bool vault_take_baseline(struct vault *v, struct host_copy *ret);
-/** Whether the baseline can be brought up to date to be a copy of these pieces. */
+/** Whether the baseline can be updated to be a copy of these pieces. */
 bool vault_baseline_fits(const struct vault *v, const struct vault_piece *pieces, size_t n);
-/** Lets go of @base, which vault_take_baseline() handed out. */
+/** Releases @base, which vault_take_baseline() returned. */
 void vault_give_up_baseline(struct vault *v, struct host_copy *base);
-/** Lets go of the baseline. */
+/** Releases the baseline. */
 void vault_drop_baseline(struct vault *v);
-/** How long the baseline is; 0: there is none. */
+/** The length of the baseline; 0: there is none. */
 uint64_t vault_baseline_bytes(const struct vault *v);
 
 /** Whether the vault has the device memory of every piece. */
 bool vault_has_device(const struct vault *v);
-/** How long all pieces are together. */
+/** The length of all pieces together. */
 uint64_t vault_bytes(const struct vault *v);
 /** Bytes of device memory that the vault has on GPU @gpu. */
 uint64_t vault_device_bytes(const struct vault *v, const char *gpu);
@@ -108,22 +108,22 @@ uint64_t vault_device_bytes(const struct vault *v, const char *gpu);
 /** The piece of process @process as its agent lists it, without an fd. */
 struct vault_piece vault_piece_of(struct proc_id process, const struct agent_piece *piece);
 
-/** Finds the pieces of process @id: returns how many there are, and the first. */
+/** Finds the pieces of process @id: returns their number, and the index of the first. */
 size_t vault_find(const struct vault *v, struct proc_id id, size_t *ret_first);
 
-/** The pieces as the broker is to copy them (owned); NULL without memory. */
+/** The pieces as the broker copies them (owned); NULL if out of memory. */
 struct device_piece *vault_device_pieces(const struct vault *v);
 
 /* ---- the table ---- */
 
-/** Encodes the table (owned). NULL without memory. */
+/** Encodes the table (owned). NULL if out of memory. */
 char *vault_encode(const struct vault *v);
 
 /**
  * vault_decode() - read a table
  * @text: borrowed, untrusted
  *
- * Pure. No fds are in it. @ret_segments: how many segments the host copy has; 0: none.
+ * Pure. The table has no fds. @ret_segments: the number of segments of the host copy; 0: none.
  * Return: 0 and @ret owned; -EBADMSG.
  */
 int vault_decode(struct vault *ret, size_t *ret_segments, const char *text, size_t len_bytes,
