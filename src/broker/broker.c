@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * The broker, and the methods of io.brumate.broker: parameters in, the driver's answers out. See broker.h.
+ * The broker, and the methods of io.brumate.broker: decodes the parameters, calls the driver, encodes the replies.
+ * See broker.h.
  */
 #include "broker/broker.h"
 #include "broker/prepare.h"
@@ -18,18 +19,18 @@
 
 enum {
 	TIMEOUT_MAX_MS = 24 * 3600 * 1000,
-	STATE_TIMEOUT_MS = 5000, /* for a process that is stopped, or has a call under way */
+	STATE_TIMEOUT_MS = 5000, /* for a process that is stopped or has a call under way */
 };
 
 struct broker {
-	int wake_fd; /* eventfd: the owner is to look again */
+	int wake_fd; /* eventfd: the owner should check the broker */
 	atomic_bool unwanted;
 	struct driver *driver;
 	struct pool *pool;
 	struct gpus *gpus;
 	struct sessions *sessions;
 	struct preparer *preparer;
-	void (*withdraw)(void *arg); /* NULL: nothing is to be withdrawn */
+	void (*withdraw)(void *arg); /* NULL: there is nothing to withdraw */
 	void *withdraw_arg;
 };
 
@@ -43,8 +44,8 @@ static int reply_with(struct wire_call_context *call, json_t *reply, struct brum
 	return owned ? wire_reply(call, owned) : brumate_fail(err, ENOMEM, "reply: %m");
 }
 
-/* A driver that could not be initialised is not asked again: what it keeps of a failure in this process nobody knows.
- * Who is told of the failure finds no broker here when it calls anew, and another one tries. */
+/* A driver whose initialisation failed is not tried again in this process, as it may have kept some state of the
+ * failure. A client that gets the error and connects again does not find this broker any more; a new broker tries. */
 static int use_driver(struct broker *b, const struct dev_backend **ret, struct dev_info *ret_info,
 		      struct brumate_error *err)
 {
@@ -270,7 +271,7 @@ static int get_map(json_t *parameters, struct dev_gpu_pair *ret, size_t *ret_n,
 	return 0;
 }
 
-/* Makes the caller's map, if there is one, one of all visible GPUs. */
+/* Extends the caller's map, if there is one, to all visible GPUs. */
 static int complete_map(const struct dev_backend *backend, const struct dev_info *device,
 			struct driver_call *call, struct brumate_error *err)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Digests of what is copied: kept, compared, and computed on the GPU. See digests.h. */
+/* Digests of copied memory: stored, compared, and computed on the GPU. See digests.h. */
 #include "broker/digests.h"
 #include "base/fault.h"
 #include "base/log.h"
@@ -9,14 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define RUN_BYTES (1ull << 30) /* digested at a time; the scratch memory for that is 8 MiB */
+#define RUN_BYTES (1ull << 30) /* digested at a time; needs 8 MiB of scratch memory */
 
 struct digests {
 	size_t n, n_known; /* known: under the transfer's lock */
 	struct digest_table *table;
-	struct digest *had; /* NULL: the host copy's digests are not known */
+	struct digest *had; /* the digests before the transfer; NULL: unknown */
 	struct digest *now;
-	bool *zero; /* of now; on the way in, of what it had */
+	bool *zero; /* chunks that are zero; on the way in, by @had */
 };
 
 void digests_free(struct digests *d)
@@ -31,7 +31,7 @@ void digests_free(struct digests *d)
 }
 DEFINE_AUTO(struct digests *, digests_free)
 
-/* Whether a chunk is zero is told by its digest. */
+/* Finds the chunks whose digest is that of zeros. */
 static int find_zeros(struct digests *d)
 {
 	struct digest zero;
@@ -42,7 +42,7 @@ static int find_zeros(struct digests *d)
 	return r;
 }
 
-/* On the way out the copy may hold anything from now on, so its table is void. */
+/* On the way out the copy may hold anything from now on, so its table is marked as invalid. */
 static int take_table(struct digests *d, bool to_host)
 {
 	int r = fault_point("data.digests");
@@ -104,7 +104,7 @@ enum chunk_fate digests_fate(const struct transfer *t, uint64_t offset, uint64_t
 	return all;
 }
 
-/* Whether anything of [at, end) of the host copy is to be written there, or read. */
+/* Whether any byte of [at, end) of the host copy has to be written or read. */
 static bool is_needed(const struct transfer *t, uint64_t at, uint64_t end)
 {
 	while (at < end) {
@@ -284,9 +284,9 @@ int digests_compute(struct lane *l, struct brumate_error *err)
 	size_t begun = 0, ended = 0;
 	bool more = true;
 	int r = lane_wait_turn(l, 0);
-	const size_t window = r < 0 ? 0 : l->n_digesters; /* set once the lane is open */
+	const size_t window = r < 0 ? 0 : l->n_digesters; /* valid once the lane is open */
 
-	/* On the way in there is nothing to do without digests to compare with. */
+	/* On the way in, digests are computed only if there are some to compare with. */
 	while (r >= 0 && window && (more || ended < begun)) {
 		if (more && begun - ended < window) {
 			r = begin_digests(l, &position, &runs[begun % window],

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Loading the vendor driver, and driver calls on processes. A batch of calls is shared by the caller
- * that waits for it and its threads, and lives until the last of them lets go, because a call may
- * outlast the caller's deadline: on a stopped process, even a question does. See driver.h.
+ * Loads the vendor driver and makes driver calls on processes. A batch of calls is shared by the caller that waits
+ * for it and the threads that make the calls. It lives until the last of them has released it, because a call may
+ * outlast the caller's deadline: on a stopped process even a query does. See driver.h.
  */
 #include "broker/driver.h"
 #include "base/clock.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 
-enum { LOCK_GRACE_MS = 1000 }; /* for the driver's own timeout of a lock to be told */
+enum { LOCK_GRACE_MS = 1000 }; /* so that the driver's own timeout of a lock is reported */
 
 /* One process of a batch. */
 struct target {
@@ -27,8 +27,8 @@ struct target {
 		TARGET_CALLS,
 		TARGET_ANSWERED,
 		TARGET_LATE
-	} state;		     /* under the lock */
-	struct target *next_calling; /* in the driver's list */
+	} state;		     /* under the driver's lock */
+	struct target *next_calling; /* in the driver's list of calls under way */
 	struct driver_outcome outcome;
 };
 
@@ -36,8 +36,8 @@ struct batch {
 	struct driver *driver;
 	struct driver_call call;
 	uint64_t deadline_ns;
-	struct dev_process *processes; /* asks about each target instead; NULL: makes the call */
-	size_t n_left, n_refs;	       /* under the lock */
+	struct dev_process *processes; /* query each target instead; NULL: make the call */
+	size_t n_left, n_refs;	       /* under the driver's lock */
 	struct target targets[];
 };
 
@@ -45,17 +45,17 @@ struct driver {
 	const struct dev_backend *backend;
 	struct dev_libraries libraries;
 	int wake_fd;
-	pthread_t thread; /* initialises it */
+	pthread_t thread; /* initialises the driver */
 
-	pthread_mutex_t lock; /* of the rest */
+	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t changed;
 	bool initialised;
-	int result; /* of initialising it */
+	int result; /* of the initialisation */
 	struct dev_info info;
 	struct brumate_error err;
 
 	struct target *calling;
-	size_t n_calls; /* threads that call, or are about to */
+	size_t n_calls; /* threads that make a call, or are about to */
 	uint64_t last_end_ns, n_done[DEV_ACTION__MAX];
 };
 
@@ -233,7 +233,7 @@ static struct driver_outcome call_driver(const struct target *t)
 	int left_ms = deadline_left_ms(b->deadline_ns);
 	uint64_t start_ns = clock_now_ns();
 
-	/* To the driver's lock, 0 ms means for ever. */
+	/* In the driver's lock call, 0 ms means no timeout. */
 	int r = dev_act(backend, t->pid, b->call.action, left_ms > 0 ? (uint32_t)left_ms : 1,
 			b->call.pairs, b->call.n_pairs, &o.result, &err);
 	o.seconds = clock_since_s(start_ns);
@@ -309,8 +309,8 @@ static struct batch *batch_new(struct driver *d, const struct driver_call *call,
 	return b;
 }
 
-/* Starts all threads of @b and waits for them. It returns with the lock held: the caller looks at the
- * results, then lets go of the batch and of the lock. */
+/* Starts all threads of @b and waits for them. Returns with the lock held: the caller reads the results, then
+ * releases the batch and the lock. */
 static void run_batch(struct batch *b, size_t n, uint64_t give_up_ns)
 {
 	for (size_t i = 0; i < n; i++)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * The vendor driver of a broker: loaded and initialised once, by a thread of its own, so that the time
- * it takes runs beside the first caller's; and driver calls on processes, each in a thread of its own.
- * At most one call is under way on a process: the driver is not asked to do two things to it at once.
+ * The vendor driver of a broker: loaded and initialised once, in a thread of its own while the first client connects;
+ * and driver calls on processes, each in a thread of its own.
  *
- * A process can load one driver, so all brokers in it share the library, though nothing else.
+ * At most one call is under way for a process: the driver is never asked to do two things to it at once. A process
+ * can load one driver, so all brokers in it share the library, and nothing else.
  */
 #pragma once
 
@@ -12,11 +12,11 @@
 
 struct driver;
 
-/** Begins to load and initialise the driver. @backend is borrowed for good, the paths of @libraries until
- * driver_free(). @wake_fd, an eventfd (borrowed), is told if that fails. */
+/** Starts to load and initialise the driver. @backend is borrowed and never returned, the paths of @libraries are
+ * borrowed until driver_free(). @wake_fd: an eventfd (borrowed), signalled if that fails. */
 int driver_new(struct driver **ret, const struct dev_backend *backend,
 	       const struct dev_libraries *libraries, int wake_fd, struct brumate_error *err);
-/** No call is under way. Waits until the driver is initialised. Accepts NULL. */
+/** No call may be under way. Waits until the driver is initialised. Accepts NULL. */
 void driver_free(struct driver *d);
 /** Waits until the driver is initialised. @ret_info may be NULL. Returns its error each time if it failed. */
 int driver_wait(struct driver *d, const struct dev_backend **ret, struct dev_info *ret_info,
@@ -31,7 +31,7 @@ struct driver_outcome {
 
 enum { DRIVER_PIDS_MAX = 4096 };
 
-/** What is to be done to processes. */
+/** A call on processes. */
 struct driver_call {
 	enum dev_action action;
 	uint32_t timeout_ms;
@@ -40,20 +40,19 @@ struct driver_call {
 };
 
 /**
- * Makes the call on each of @pids (distinct) at once; @ret has room for @n. Returns when all have ended
- * or the timeout passed: a driver call cannot be taken back, so one that is late goes on alone, and
- * its process counts as busy until it ends. The driver is initialised. Returns 0, or <0 when nothing was
- * called.
+ * Makes the call on each of @pids (distinct) at the same time; @ret has room for @n. Returns when all have ended or
+ * the timeout has passed: a driver call cannot be cancelled, so a late one continues by itself, and its process
+ * counts as busy until it ends. The driver is initialised. Returns 0, or <0 if no call was made.
  */
 int driver_run(struct driver *d, const struct driver_call *call, const pid_t *pids, size_t n,
 	       struct driver_outcome *ret, struct brumate_error *err);
 /**
- * Asks the driver about each of @pids, in the same way: about a process that is stopped, or that
- * another call works on, it does not answer. The state of one that is late is unknown.
+ * Queries the state of each of @pids, in the same way. The driver does not answer for a process that is stopped or
+ * has another call under way: its state is then unknown.
  */
 int driver_look(struct driver *d, const pid_t *pids, size_t n, uint32_t timeout_ms,
 		struct dev_process *ret, struct brumate_error *err);
-/** How many calls of @action have ended so far, each of one process. */
+/** How many calls of @action have ended so far, counted per process. */
 uint64_t driver_done(struct driver *d, enum dev_action action);
 /** Calls under way now, and when the last one ended (clock_now_ns). */
 size_t driver_busy(struct driver *d, uint64_t *ret_last_end_ns);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Opening GPUs when they are first wanted, and closing all of them together. See gpus.h. */
+/* Opens GPUs when they are first needed, and closes all of them together. See gpus.h. */
 #include "broker/gpus.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -10,18 +10,18 @@
 
 struct gpu {
 	uint8_t uuid[DEV_UUID_BYTES];
-	struct dev_memory *memory; /* NULL: being opened */
+	struct dev_memory *memory; /* NULL: it is being opened */
 };
 
 struct gpus {
 	struct pool *pool;
-	pthread_mutex_t lock; /* of the rest */
+	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t changed;
 	const struct dev_memory_ops *ops;
 	struct gpu items[DEV_GPUS_MAX];
 	size_t n;
 	bool kept;
-	struct counted {  /* they stay when GPUs are closed */
+	struct counted { /* per GPU; kept when GPUs are closed */
 		uint8_t uuid[DEV_UUID_BYTES];
 		struct gpus_moved moved;
 	} counted[DEV_GPUS_MAX];
@@ -116,7 +116,7 @@ static struct gpu *find_gpu(struct gpus *g, const uint8_t *uuid)
 	return NULL;
 }
 
-/* Under the lock: gives up the entry of one that could not be opened. */
+/* Under the lock: removes the entry of a GPU that could not be opened. */
 static void forget_gpu(struct gpus *g, const uint8_t *uuid)
 {
 	struct gpu *gpu = find_gpu(g, uuid);
@@ -124,7 +124,7 @@ static void forget_gpu(struct gpus *g, const uint8_t *uuid)
 	*gpu = g->items[--g->n];
 }
 
-/* Under the lock, which is let go meanwhile. */
+/* Under the lock, which is released in between. */
 static int open_gpu(struct gpus *g, const uint8_t *uuid, struct brumate_error *err)
 {
 	struct dev_memory *memory;

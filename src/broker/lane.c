@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* How far the threads of a lane are, and what they may work on. See lane.h. */
+/* The progress of a lane's threads, and what they may work on. See lane.h. */
 #include "broker/lane.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ uint64_t lane_filled_bytes(const struct transfer *t, const struct lane_piece *p)
 	return copied > start ? copied - start : 0;
 }
 
-/* Under the lock: how many segments are whole. The last segment is with the last piece. */
+/* Under the lock: how many segments are complete. The last segment is complete with the last piece. */
 static size_t count_whole(const struct transfer *t)
 {
 	const struct lane_piece *p = &t->pieces[t->n_filled];
@@ -58,7 +58,7 @@ int lane_wait_turn(struct lane *l, size_t n_given)
 	return r;
 }
 
-/* Bytes without a gap from @p on, as far as @limit. */
+/* The number of bytes without a gap from @p on, up to @limit. */
 static uint64_t run_bytes(const struct lane *l, const struct position *p, uint64_t limit,
 			  uint64_t most)
 {

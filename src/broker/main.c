@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate-broker: the only program that loads the vendor driver, one for each user. Serves io.brumate.broker
- * on a socket for that user, and ends when nobody has needed it for a while, so that an idle node has no
- * driver state at all. It decides no policy.
+ * brumate-broker: the only program that loads the vendor driver, one for each user. It serves io.brumate.broker on a
+ * socket for that user, and ends when it has not been needed for a while, so that an idle node has no driver state at
+ * all. It decides no policy.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,20 +36,20 @@
 
 enum {
 	IDLE_MAX_S = 7 * 24 * 3600,
-	IDLE_FAILED_MS = 1000,	   /* without a driver: until somebody has asked for it, or soon */
+	IDLE_FAILED_MS = 1000,	   /* if the driver could not be loaded */
 	DRAIN_TIMEOUT_MS = 300000, /* for calls that outlast their callers */
-	OOM_SCORE_ADJ = -900,	   /* it may hold what jobs need to come back */
-	LARGE_BYTES = 256 << 10,   /* of memory that goes back to the kernel when it is freed */
+	OOM_SCORE_ADJ = -900,	   /* the broker may hold what jobs need for their resume */
+	LARGE_BYTES = 256 << 10, /* larger allocations go back to the kernel when they are freed */
 };
 
 /* ---- one broker for each runtime directory: its lock and its socket ---- */
 
-/* The lock is held for as long as the process lives; the socket is there for as long as it takes callers. */
+/* The lock is held as long as the process lives; the socket exists as long as it accepts clients. */
 struct instance {
 	int lock_fd;
 	int listen_fd;
 	char *path; /* of the socket */
-	dev_t dev;  /* and which file it is: the directory may be made anew while we run */
+	dev_t dev;  /* identify the socket: the directory may be created again while we run */
 	ino_t ino;
 };
 
@@ -75,7 +75,7 @@ static bool is_served(const char *path)
 	return true;
 }
 
-/* Returns 0 with the lock, 1 if its holder serves, -EAGAIN if it does neither at this moment. */
+/* Returns 0 with the lock; 1 if its holder serves clients; -EAGAIN if the holder does not (yet or any more). */
 static int try_claim(int lock_fd, const char *path)
 {
 	if (flock(lock_fd, LOCK_EX | LOCK_NB) == 0)
@@ -85,8 +85,8 @@ static int try_claim(int lock_fd, const char *path)
 	return is_served(path) ? 1 : -EAGAIN;
 }
 
-/* Sleeps until something happens in the directory: the socket appears, the lock file is closed. The
- * kernel tells of a close just before it drops the lock, so there is a second look a little later. */
+/* Sleeps until something happens in the directory: the socket appears, or the lock file is closed. The kernel reports
+ * a close just before it drops the lock, so the caller checks once more a little later. */
 static int wait_event(int inotify_fd)
 {
 	struct pollfd p = { .fd = inotify_fd, .events = POLLIN };
@@ -119,8 +119,8 @@ static int claim_lock(int lock_fd, const char *dir, const char *path)
 	}
 }
 
-/* Becomes the broker of this runtime directory. Returns 0; 1 if another one serves (nothing to do); <0. Waits for one that
- * is just ending. */
+/* Becomes the broker of this runtime directory. Returns 0; 1 if another broker serves; <0. Waits for a broker that is
+ * ending. */
 static int instance_claim(struct instance *ret, bool simulated, struct brumate_error *err)
 {
 	auto_(instance_fini) struct instance i = INSTANCE_EMPTY;
@@ -155,7 +155,7 @@ static int instance_claim(struct instance *ret, bool simulated, struct brumate_e
 	return 0;
 }
 
-/* The socket may be another broker's, in a directory that was removed and made again. */
+/* The socket may be another broker's, in a directory that was removed and created again. */
 static bool is_ours(const struct instance *i)
 {
 	struct stat st;
@@ -163,16 +163,17 @@ static bool is_ours(const struct instance *i)
 	return lstat(i->path, &st) == 0 && st.st_dev == i->dev && st.st_ino == i->ino;
 }
 
-/* Removes the socket at once, whoever may be on the way in. */
+/* Removes the socket at once, even if clients are connecting. */
 static void instance_withdraw(struct instance *i)
 {
 	if (is_ours(i))
 		unlink(i->path);
 }
 
-/* Takes the socket out of the way of new clients. Returns 0 when it is gone for good; 1 if a client came in between: then it
- * is where it was, and the client waits to be served. It is renamed first: a client that was on its way in is found in the
- * queue, and the same socket can be put back for it. One that looks for the socket meanwhile starts a broker, which waits. */
+/* Removes the socket when no client is connecting. Returns 0 when it is removed; 1 if a client connected in between:
+ * then the socket is back in its place, and the client waits to be served. The socket is renamed first, so that such
+ * a client is found in its queue, and the same socket can be put back. A client that looks for the socket in between
+ * starts another broker, which waits. */
 static int instance_retire(struct instance *i)
 {
 	auto_free char *aside = path_format("%s.closing", i->path);
@@ -252,7 +253,7 @@ static int get_idle_ms(uint64_t *ret, const struct brumate_conf *conf, struct br
 	return 0;
 }
 
-/* A piece of device memory is a descriptor, and a job may have ten thousand of them. */
+/* Each piece of device memory needs a descriptor, and a job may have ten thousand of them. */
 static void raise_limits(void)
 {
 	struct rlimit limit;
@@ -264,7 +265,7 @@ static void raise_limits(void)
 		log_debug("the limit of open files stays as it is");
 }
 
-/* What is left of whoever started it goes: the broker serves all jobs of its user alike. */
+/* Sheds what was inherited from the process that started it: the broker serves all jobs of its user alike. */
 static int detach(void)
 {
 	setsid();
@@ -273,7 +274,7 @@ static int detach(void)
 	signal(SIGINT, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
 	signal(SIGPIPE, SIG_IGN);
-	children_wait_for_us(); /* those of the driver, too */
+	children_wait_for_us(); /* children of the driver, too */
 	dev_backend()->see_all_gpus();
 
 	auto_close int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
@@ -298,7 +299,7 @@ static int open_signals(void)
 
 /* ---- serving ---- */
 
-/* What serves callers until nobody needs it. */
+/* State of the serving loop. */
 struct program {
 	struct broker *broker;
 	struct instance instance;
@@ -306,10 +307,10 @@ struct program {
 	struct wire_server *server;
 	int signal_fd;
 	uint64_t idle_ms;
-	char *driver, *management; /* libraries; NULL: the vendor's */
+	char *driver, *management; /* paths of the libraries; NULL: the vendor's */
 };
 
-/* Removes the socket at once, whoever may be on the way in. */
+/* Removes the socket at once, even if clients are connecting. */
 static void withdraw(void *arg)
 {
 	struct program *p = arg;
@@ -327,8 +328,8 @@ static bool retire(struct program *p)
 	return r == 0;
 }
 
-/* Milliseconds until the broker has been idle for long enough; 0: it has. Without a driver those that are connected
- * are of no account: the next broker may have one for them. */
+/* Milliseconds until the broker has been idle for long enough; 0: it has been. Connections do not count if the driver
+ * could not be loaded: the next broker may succeed. */
 static int idle_left_ms(const struct program *p)
 {
 	uint64_t last_connection_ns, last_ns, idle_ms = p->idle_ms;
@@ -345,7 +346,7 @@ static int idle_left_ms(const struct program *p)
 	return deadline_left_ms(last_ns + idle_ms * NS_PER_MS);
 }
 
-/* Returns when the broker is to end; its socket is gone then. */
+/* Returns when the broker has to end, after removing its socket. */
 static int serve(struct program *p)
 {
 	struct pollfd fds[] = {
@@ -396,7 +397,7 @@ static void tell_failure(int *fd, const struct brumate_error *err)
 	cleanup_close(fd);
 }
 
-/* The driver compiles our kernels once if it has a place for the result. Otherwise that takes half a second before
+/* With a cache directory the driver compiles our kernels once. Without, the compilation takes half a second before
  * the first copy, each time that a GPU is opened. */
 static void place_kernel_cache(void)
 {
@@ -448,14 +449,14 @@ static int start_broker(struct program *p, const struct brumate_conf *conf, bool
 
 static void end_broker(struct program *p)
 {
-	if (p->server && broker_has_failed(p->broker)) /* who is connected already may hear why */
+	if (p->server && broker_has_failed(p->broker)) /* connected clients get the error */
 		wire_server_drain(p->server, deadline_in_ms(IDLE_FAILED_MS));
 	wire_server_free(p->server);
 	if (p->broker && broker_drain(p->broker, DRAIN_TIMEOUT_MS) < 0) {
 		log_warn("ending with calls under way: the driver will end them by itself");
-		_exit(EXIT_FAILED); /* threads are in the driver: its exit handlers must not run */
+		_exit(EXIT_FAILED); /* threads are in the driver, so its exit handlers must not run */
 	}
-	instance_fini(&p->instance); /* the next one need not wait until all memory is given back */
+	instance_fini(&p->instance); /* the next broker need not wait for memory to be freed */
 	broker_free(p->broker);
 	free(p->driver);
 	free(p->management);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Which segments there are, who has them, and how much memory they may take; how one segment is made of
- * the largest pages there are, populated, pinned and leased; and the directory on a disk for what does
- * not fit into memory. See pool.h.
+ * Which segments exist, who uses them, and how much memory they may take; how a segment is made of the largest pages
+ * available, populated, pinned and leased; and the directory on a disk for what does not fit into memory. See pool.h.
  */
 #include "broker/pool.h"
 #include "base/fault.h"
@@ -30,7 +29,7 @@
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
 
-#define RING_BYTES    (256 * MIB) /* of the limit, at most: for rings, never leased */
+#define RING_BYTES    (256 * MIB) /* of the limit, at most: for rings, which are never leased */
 #define RESERVE_BYTES (256 * MIB) /* at least */
 
 enum {
@@ -41,22 +40,22 @@ enum {
 
 struct pool {
 	char *disk;		/* directory of segments that are on a disk */
-	uint64_t limit_bytes;	/* that may be pinned */
-	uint64_t memory_bytes;	/* that all segments in memory may have; UINT64_MAX: no bound */
-	uint64_t reserve_bytes; /* of the machine's memory: left to others */
+	uint64_t limit_bytes;	/* of pinned segments */
+	uint64_t memory_bytes;	/* limit of all segments in memory; UINT64_MAX: none */
+	uint64_t reserve_bytes; /* of the machine's memory, to be left to others */
 	atomic_bool
-		hugetlb_refused; /* a cgroup's limit does not let us have all that was set aside */
+		hugetlb_refused; /* the cgroup's limit does not allow us all reserved huge pages */
 
-	pthread_mutex_t lock;		  /* of the rest */
+	pthread_mutex_t lock;		  /* of all below */
 	struct segment *segments;	  /* all but foreign ones */
-	uint64_t pinned_bytes;		  /* or to be pinned */
-	const struct dev_memory_ops *ops; /* what pinned them, to unpin them with */
+	uint64_t pinned_bytes;		  /* or about to be pinned */
+	const struct dev_memory_ops *ops; /* pinned the segments, and unpins them */
 	struct dev_memory *memory;
 };
 
 /* ---- one segment ---- */
 
-/* The kernel puts pages that are set aside where they fit; for others huge_pages_map() finds such a place. */
+/* Reserved huge pages are placed by the kernel; for other memory, huge_pages_map() finds an aligned address. */
 static int map_segment(struct segment *s, bool hugetlb)
 {
 	const int protection = PROT_READ | PROT_WRITE;
@@ -115,8 +114,8 @@ static bool has_shared_huge_pages(void)
 	       !strstr(line, "[deny]");
 }
 
-/* @hugetlb: of pages that are set aside, which mapping it does, or fails where there are not enough. @blank: it
- * may stay without pages. */
+/* @hugetlb: of reserved huge pages; mapping takes them, or fails if there are not enough. @blank: it may stay without
+ * pages. */
 static int make_memory(struct segment *s, bool hugetlb, bool blank)
 {
 	int r = make_file(s, hugetlb ? MFD_HUGETLB | HUGE_2MIB : 0);
@@ -138,7 +137,7 @@ static int make_largest(struct segment *s)
 	return r < 0 ? make_memory(s, false, false) : 0;
 }
 
-/* Puts a file of ordinary memory in place of the file of @s, which nobody has seen yet. */
+/* Replaces the file of @s, which no other process has, by one of ordinary memory. */
 static int make_ordinary_instead(struct segment *s)
 {
 	struct segment fresh = { .fd = -1, .bytes = s->bytes, .node = s->node };
@@ -224,7 +223,7 @@ static int fail_disk(const struct pool *p, int r, struct brumate_error *err)
 	return r;
 }
 
-/* Looks at the directory, or at the nearest one above it that exists. */
+/* Examines the directory, or its nearest ancestor that exists. */
 static int stat_disk(const struct pool *p, struct statfs *ret)
 {
 	auto_free char *path = strdup(p->disk);
@@ -239,7 +238,7 @@ static int stat_disk(const struct pool *p, struct statfs *ret)
 	return path ? 0 : -ENOMEM;
 }
 
-/* Bytes that are free there, or will be once the directory is made. -EOPNOTSUPP: it is memory itself. */
+/* Bytes that are free in the directory, or will be once it is created. -EOPNOTSUPP: its file system is in memory. */
 static int disk_free_bytes(const struct pool *p, uint64_t *ret, struct brumate_error *err)
 {
 	struct statfs fs;
@@ -282,7 +281,7 @@ static int open_nameless_file(const struct pool *p, int flags)
 	return -errno;
 }
 
-/* A file (owned) of @bytes, whose blocks are there, open for O_DIRECT where the file system has that. */
+/* A file (owned) of @bytes with all blocks allocated, open for O_DIRECT if the file system supports it. */
 static int open_disk_file(const struct pool *p, uint64_t bytes, struct brumate_error *err)
 {
 	int r = fault_point("data.spill-open");
@@ -338,7 +337,7 @@ static void give_segment_back(struct segment *s)
 		drop_segment(s);
 }
 
-/* Takes back what is held no more. */
+/* Takes back leased segments that have no holder any more. */
 static void end_leases(struct pool *p)
 {
 	for (struct segment *s = p->segments, *next; s; s = next) {
@@ -391,7 +390,7 @@ static uint64_t bytes_there(const struct segment *s)
 	return s->pages == SEGMENT_POPULATED || bytes > s->bytes ? s->bytes : bytes;
 }
 
-/* That the segment takes of memory, or will. */
+/* How much memory the segment takes, or will take. */
 static uint64_t bytes_counted(const struct segment *s)
 {
 	if (s->backing == SEGMENT_DISK)
@@ -409,7 +408,7 @@ static uint64_t count_owned(const struct pool *p, enum segment_owner owner)
 	return bytes;
 }
 
-/* Of what is free; pinned_bytes counts what is to be pinned, too. */
+/* Free bytes that are pinned; p->pinned_bytes also counts what is about to be pinned. */
 static uint64_t count_free_pinned(const struct pool *p)
 {
 	uint64_t bytes = 0;
@@ -450,7 +449,7 @@ static int fail_no_room(const struct pool *p, uint64_t wanted, uint64_t memory, 
 	return r;
 }
 
-/* How many of @n segments would have to be made. */
+/* How many of @n segments would have to be allocated. */
 static size_t count_new(const struct pool *p, size_t n, uint64_t bytes)
 {
 	for (struct segment *s = p->segments; s && n; s = s->next)
@@ -459,7 +458,7 @@ static size_t count_new(const struct pool *p, size_t n, uint64_t bytes)
 	return n;
 }
 
-/* Drops what is free in the pool, but for segments of @bytes. */
+/* Frees all unused segments except those of @bytes. */
 static void drop_others(struct pool *p, uint64_t bytes)
 {
 	for (struct segment *s = p->segments, *next; s; s = next) {
@@ -469,7 +468,7 @@ static void drop_others(struct pool *p, uint64_t bytes)
 	}
 }
 
-/* How many segments can be in memory, of @n. What is free in the pool goes first. */
+/* How many of @n segments fit into memory. Unused segments of other sizes are freed first. */
 static size_t count_in_memory(struct pool *p, size_t n, uint64_t bytes)
 {
 	size_t made = count_new(p, n, bytes);
@@ -486,7 +485,7 @@ static size_t count_in_memory(struct pool *p, size_t n, uint64_t bytes)
 	return n < used / bytes ? n : used / bytes;
 }
 
-/* *ret of @n segments will be in memory; the rest must fit on the disk. */
+/* Sets *ret to the number of segments that will be in memory; the rest must fit on the disk. */
 static int divide(struct pool *p, size_t n, uint64_t bytes, size_t *ret, struct brumate_error *err)
 {
 	size_t here = count_in_memory(p, n, bytes);
@@ -612,7 +611,7 @@ int segment_exchange(struct segment **s)
 	return r;
 }
 
-/* Puts a file of ordinary memory in place of huge pages that are refused, where memory has room for it. */
+/* Replaces huge pages that were refused by a file of ordinary memory, if there is room for it. */
 static int exchange_file(struct segment *s)
 {
 	struct pool *p = s->pool;
@@ -661,7 +660,7 @@ int segment_populate(struct segment *s, struct brumate_error *err)
 	return populate(s, HUGE_PAGES_IF_CHEAP, err);
 }
 
-/* A segment without pages is of no use to the pool, and will not come back to it. */
+/* A segment without pages is useless to the pool, and will not be taken back. */
 static void note_lease(struct segment *s, bool written)
 {
 	pthread_mutex_lock(&s->pool->lock);
@@ -722,7 +721,7 @@ struct segment *pool_take_ring(struct pool *p, uint64_t bytes, bool must)
 
 /* ---- what is ready before it is asked for ---- */
 
-/* The segment is of ordinary pages, as those that are set aside are there already, and perhaps for others. */
+/* Makes the segment of ordinary pages: reserved huge pages are ready anyway, and may be meant for others. */
 static struct segment *begin_ready(struct pool *p, uint64_t bytes, int node)
 {
 	struct segment *s = segment_new(p, bytes, node);
@@ -754,7 +753,7 @@ int pool_prepare(struct pool *p, uint64_t bytes, int node)
 	pthread_mutex_unlock(&p->lock);
 	if (r < 0)
 		return r;
-	/* Large ones are pinned three times as fast: 43 GB/s in place of 12 (H200, driver 580.159). */
+	/* Large pages are pinned three times as fast: 43 GB/s instead of 12 (H200, driver 580.159). */
 	r = populate(s, HUGE_PAGES_WITH_PATIENCE, NULL);
 	pthread_mutex_lock(&p->lock);
 	give_segment_back(s);
@@ -777,7 +776,7 @@ int pool_pin_ready(struct pool *p, const struct dev_memory_ops *ops, struct dev_
 	end_leases(p);
 	struct segment *s = find_unpinned(p);
 	if (s)
-		s->owner = SEGMENT_TAKEN; /* a copy that begins waits for no more than this one */
+		s->owner = SEGMENT_TAKEN; /* a starting copy waits for this one at most */
 	pthread_mutex_unlock(&p->lock);
 	if (!s)
 		return 0;
@@ -822,7 +821,7 @@ uint64_t pool_ready_bytes(struct pool *p, const struct pool_kind *kind)
 	return bytes;
 }
 
-/* Under the lock: one that is free and that nobody wants. */
+/* Under the lock: a free segment that is not wanted for any of @kinds. */
 static struct segment *find_surplus(const struct pool *p, const struct pool_kind *kinds, size_t n)
 {
 	for (struct segment *s = p->segments; s; s = s->next) {
@@ -841,7 +840,7 @@ void pool_keep(struct pool *p, const struct pool_kind *kinds, size_t n)
 {
 	struct segment *s;
 
-	do { /* a copy that begins need not wait until all is given back */
+	do { /* so that a starting copy need not wait until all is freed */
 		pthread_mutex_lock(&p->lock);
 		s = find_surplus(p, kinds, n);
 		if (s)
@@ -863,7 +862,7 @@ void pool_trim(struct pool *p, uint64_t bytes)
 {
 	uint64_t left = pool_free_bytes(p);
 
-	while (left > bytes) { /* a copy that begins need not wait until all is given back */
+	while (left > bytes) { /* so that a starting copy need not wait until all is freed */
 		pthread_mutex_lock(&p->lock);
 		struct segment *s = find_any_free(p);
 		if (s) {
@@ -916,7 +915,7 @@ int pool_adopt(struct pool *p, struct segment **ret, int fd, uint64_t bytes, boo
 	return r < 0 ? brumate_fail(err, -r, "host copy: %m") : 0;
 }
 
-/* Whether its holders alone keep a leased segment: the pool has no more use for it, and does not count it. */
+/* Whether a leased segment belongs to its holders alone: the pool will not take it back, and does not count it. */
 static bool is_left_to_holders(const struct segment *s)
 {
 	if (s->users)

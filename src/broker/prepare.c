@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Who wants memory to be ready, how much of it may be, and when it is given back. See prepare.h. */
+/* Which clients want memory to be ready, how much may be ready, and when it is freed. See prepare.h. */
 #include "broker/prepare.h"
 #include "gpu/copy.h"
 #include "base/clock.h"
@@ -22,9 +22,9 @@
 #define MIB (1ull << 20)
 #define GIB (1ull << 30)
 
-/* Less device memory is copied as fast into memory that is not ready. */
+/* Less device memory is copied just as fast into memory that is not ready. */
 #define WORTH_BYTES (256 * MIB)
-/* What all cores of a large machine take of free memory: 49 GB/s on the one of docs/benchmarks.md. */
+/* How fast all cores of a large machine use up free memory: 49 GB/s on the one of docs/benchmarks.md. */
 #define TAKEN_BYTES_PER_MS (50ull << 20)
 
 enum {
@@ -32,68 +32,68 @@ enum {
 	KINDS_MAX = 64,
 	PRESSURES = 2,
 	NICE = 19,
-	LOOK_MS = 5000,	 /* at how much the processes have */
-	KEEP_MS = 60000, /* what is more than wanted stays as long after a copy */
+	LOOK_MS = 5000,	 /* between looks at the processes' device memory */
+	KEEP_MS = 60000, /* surplus memory stays for that long after a copy */
 	PAUSE_LEAST_MS = 20,
 	PAUSE_MOST_MS = 1000,
-	PRESSED_LEAST_MS = 30000, /* nothing is made ready after pressure */
+	PRESSED_LEAST_MS = 30000, /* pause after memory pressure */
 	PRESSED_MOST_MS = 600000,
 	LOOK_AT_GPUS_MS = 1000,
 	YIELD_MS =
-		1000, /* in which those who were told of open GPUs say that they know of their end */
-	CLOSED_MS = 8000,  /* a copy that is under way comes first for so long */
-	LINGER_MS = 10000, /* in which somebody is to ask again who was hung up on */
-	/* of open GPUs: */
-	PLENTY_PART = 16,	/* of a GPU's memory is to be free before it is opened */
-	LITTLE_PART = 32,	/* as long as that is, it stays open */
-	YIELD_LEAST_MS = 60000, /* they are not opened after somebody missed the memory */
+		1000, /* clients that were informed of open GPUs get that time to close their end */
+	CLOSED_MS = 8000,  /* wait that long for a copy under way */
+	LINGER_MS = 10000, /* time for a client whose connection was closed to ask again */
+	/* for open GPUs: */
+	PLENTY_PART = 16,	/* that part of a GPU's memory must be free to open it */
+	LITTLE_PART = 32,	/* that part must stay free to keep it open */
+	YIELD_LEAST_MS = 60000, /* pause after a program was short of device memory */
 	YIELD_MOST_MS = 3600000,
 };
 
-/* Somebody who waits for memory for 0.15 s within 2 s. The window is what users other than root may ask for. */
+/* A task that waits for memory for 0.15 s within 2 s. Unprivileged users may only use this window. */
 static const char trigger[] = "some 150000 2000000";
 
 struct client {
-	int fd;		   /* -1: hung up on, so that it asks again */
-	uint64_t until_ns; /* then: so long */
+	int fd;		   /* -1: closed, so that the client asks again */
+	uint64_t until_ns; /* with fd -1: when the entry expires */
 	pid_t *pids;
 	size_t n;
 	uint8_t gpus[DEV_GPUS_MAX][DEV_UUID_BYTES];
 	size_t n_gpus;
-	bool may_open, told_open;	      /* of GPUs */
+	bool may_open, told_open; /* open GPUs for it; it was informed that they are open */
 	struct pool_kind wants[DEV_GPUS_MAX]; /* one for each node */
 	size_t n_wants;
 };
 
-/* A time in which something is not tried again. It grows where the next one follows soon. */
+/* A pause before something is tried again. It grows if the next one follows soon. */
 struct pause {
 	uint64_t until_ns;
 	unsigned ms;
 };
 
-/* GPUs that are open ahead of copies. */
+/* GPUs that are kept open for future copies. */
 struct keeping {
 	const struct prepare_options *o;
 	pthread_mutex_t
-		lock; /* of the rest; held while a GPU is opened, and while it is used to pin */
+		lock; /* of all below; held while a GPU is opened, and while it is used for pinning */
 	bool keeps;
 	uint8_t uuids[DEV_GPUS_MAX][DEV_UUID_BYTES];
 	size_t n;
-	struct pause pause; /* of opening them */
+	struct pause pause; /* between attempts to open GPUs */
 };
 
 struct preparer {
 	struct prepare_options o;
 	struct keeping keeping;
-	int changed_fd; /* eventfd: the thread is to look again */
+	int changed_fd; /* eventfd: wakes the thread */
 	int pressure_fds[PRESSURES];
 	struct pause pressed;
 	uint64_t looked_ns, looked_at_gpus_ns;
 
-	pthread_mutex_t lock; /* of the rest */
+	pthread_mutex_t lock; /* of all below */
 	pthread_t thread;
 	bool started, stopping;
-	uint64_t short_ns; /* since when a GPU that is kept open is short of memory; 0: none is */
+	uint64_t short_ns; /* since when a kept GPU is short of memory; 0: none is */
 	struct client clients[CLIENTS_MAX];
 	size_t n;
 	uint64_t last_end_ns;
@@ -126,9 +126,10 @@ int prepare_pause_ms(uint64_t room_bytes)
 /*
  * ---- GPUs that are kept open ----
  *
- * They stay open while jobs run on them, so that host memory for their copies is not only there but pinned, and nothing has
- * to be opened, compiled or pinned when a copy begins. An open GPU takes device memory. So it is opened only where plenty is
- * left, and closed as that becomes less, or as soon as somebody misses it; then it is not opened again for a while.
+ * They stay open while jobs run on them, so that the host memory for their copies is not only populated but pinned,
+ * and a copy starts without opening, compiling or pinning anything. An open GPU takes device memory. So it is opened
+ * only if plenty is left, and closed when that becomes less or a program runs short of it; then it is not opened
+ * again for a while.
  */
 
 /* Under the lock. */
@@ -159,7 +160,7 @@ static const struct dev_gpu *find_gpu(const struct dev_gpu *gpus, size_t n, cons
 	return NULL;
 }
 
-/* Whether each has a part of its memory free. What cannot be told is not. */
+/* Whether each has that part of its memory free. False if that cannot be determined. */
 static bool have_free(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES], size_t n,
 		      unsigned part)
 {
@@ -180,7 +181,7 @@ static bool have_free(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES],
 	return true;
 }
 
-/* The pause before they are opened again is longer each time. */
+/* Each pause before they are opened again is longer than the last. */
 static void pause_opening(struct keeping *k)
 {
 	extend_pause(&k->pause, YIELD_LEAST_MS, YIELD_MOST_MS);
@@ -210,8 +211,8 @@ static bool would_open(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES]
 	       have_free(k, uuids, n, PLENTY_PART);
 }
 
-/* Whether keeping_open() would open some of them: not all are, each has plenty of memory, and nobody missed any
- * lately. */
+/* Whether keeping_open() would open some of them: not all are open, each has plenty of memory, and no program was
+ * short of it lately. */
 static bool keeping_would_open(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES], size_t n)
 {
 	pthread_mutex_lock(&k->lock);
@@ -220,7 +221,7 @@ static bool keeping_would_open(struct keeping *k, const uint8_t (*uuids)[DEV_UUI
 	return would;
 }
 
-/* Under the lock. The kernels of digests may have to be compiled; without them it goes on. */
+/* Under the lock. May compile the kernels for digests; works without them, too. */
 static int open_one(struct keeping *k, const uint8_t uuid[static DEV_UUID_BYTES])
 {
 	const struct dev_memory_ops *ops = gpus_ops(k->o->gpus);
@@ -241,7 +242,7 @@ static int open_one(struct keeping *k, const uint8_t uuid[static DEV_UUID_BYTES]
 	return 0;
 }
 
-/* Opens these, as far as keeping_would_open(). Returns whether all are kept. It may take a second. */
+/* Opens these if keeping_would_open(). Returns whether all are kept. May take a second. */
 static bool keeping_open(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTES], size_t n)
 {
 	const struct dev_backend *b;
@@ -264,7 +265,7 @@ static bool keeping_open(struct keeping *k, const uint8_t (*uuids)[DEV_UUID_BYTE
 	return kept;
 }
 
-/* Pins a segment of the pool that is ready. Returns whether there may be another. */
+/* Pins a populated segment of the pool. Returns whether there may be another. */
 static bool keeping_pin(struct keeping *k)
 {
 	bool more = false;
@@ -274,7 +275,7 @@ static bool keeping_pin(struct keeping *k)
 	if (memory) {
 		int r = pool_pin_ready(gpus_pool(k->o->gpus), gpus_ops(k->o->gpus), memory);
 
-		if (r < 0) /* the driver will not, and is not to be asked all the time */
+		if (r < 0) /* the driver refuses, and should not be asked all the time */
 			pause_opening(k);
 		if (r < 0)
 			stop_keeping(k);
@@ -284,7 +285,7 @@ static bool keeping_pin(struct keeping *k)
 	return more;
 }
 
-/* Whether a GPU that is kept has little memory left. */
+/* Whether a kept GPU has little memory left. */
 static bool keeping_is_short(struct keeping *k)
 {
 	pthread_mutex_lock(&k->lock);
@@ -294,7 +295,7 @@ static bool keeping_is_short(struct keeping *k)
 	return is_short;
 }
 
-/* Nobody wants them any more: they are closed when no copy has needed them for a while. */
+/* No client wants them any more: they are closed once no copy has needed them for a while. */
 static void keeping_let_go(struct keeping *k)
 {
 	pthread_mutex_lock(&k->lock);
@@ -303,8 +304,8 @@ static void keeping_let_go(struct keeping *k)
 	pthread_mutex_unlock(&k->lock);
 }
 
-/* Somebody misses the memory: they are closed as soon as no copy uses them, if that is within @timeout_ms, and not opened
- * again for a while. Returns whether none is open. */
+/* A program is short of device memory: closes them as soon as no copy uses them, if that is within @timeout_ms, and
+ * does not open them again for a while. Returns whether none is open. */
 static bool keeping_yield(struct keeping *k, uint32_t timeout_ms)
 {
 	pthread_mutex_lock(&k->lock);
@@ -319,7 +320,7 @@ static bool keeping_yield(struct keeping *k, uint32_t timeout_ms)
 
 /* ---- who wants how much ---- */
 
-/* Host memory for what a process of the client has on a GPU is wanted on the memory node near that GPU. */
+/* Adds host memory for a process's device memory on a GPU, on the memory node near that GPU. */
 static void add_want(struct client *c, const struct dev_backend *b, const char *gpu, uint64_t bytes)
 {
 	uint8_t uuid[DEV_UUID_BYTES];
@@ -347,7 +348,7 @@ static void add_gpu(struct client *c, const char *gpu)
 	c->n_gpus++;
 }
 
-/* Looks at how much the client's processes have. Returns the bytes. */
+/* Measures the device memory of the client's processes. Returns the bytes. */
 static uint64_t measure_client(struct client *c, const struct dev_backend *b)
 {
 	uint64_t total = 0;
@@ -396,7 +397,7 @@ static void drop_ended_clients(struct preparer *p)
 			end_client(p, i);
 }
 
-/* Whoever has the other end asks again, and is told what is so by then. */
+/* Closes the connection. The client will ask again, and then gets the state of that time. */
 static void hang_up(struct client *c)
 {
 	cleanup_close(&c->fd);
@@ -404,7 +405,7 @@ static void hang_up(struct client *c)
 	c->told_open = false;
 }
 
-/* Under the lock: ends what was wanted for the same processes before. */
+/* Under the lock: ends earlier requests for the same processes. */
 static void end_same(struct preparer *p, const pid_t *pids, size_t n)
 {
 	for (size_t i = p->n; i-- > 0;)
@@ -412,7 +413,7 @@ static void end_same(struct preparer *p, const pid_t *pids, size_t n)
 			end_client(p, i);
 }
 
-/* Under the lock: what all clients want together. Returns how many kinds; @ret has room for KINDS_MAX. */
+/* Under the lock: sums what all clients want. Returns the number of kinds; @ret has room for KINDS_MAX. */
 static size_t collect_kinds(const struct preparer *p, struct pool_kind *ret)
 {
 	size_t n = 0;
@@ -433,7 +434,7 @@ static size_t collect_kinds(const struct preparer *p, struct pool_kind *ret)
 	return n;
 }
 
-/* The first kind of segment of which there are too few; NULL: there is enough. */
+/* The first kind of segment of which there are too few; NULL: none. */
 static const struct pool_kind *find_missing(const struct preparer *p, const struct pool_kind *kinds,
 					    size_t n)
 {
@@ -454,7 +455,7 @@ static int open_pressure(const char *path)
 	return take_fd(&fd);
 }
 
-/* Watches the machine, and our cgroup, whose limit may be reached first. */
+/* Watches the machine and our cgroup, whose limit may be reached first. */
 static void watch_pressure(struct preparer *p)
 {
 	auto_free char *cgroup = machine_cgroup(0);
@@ -469,7 +470,7 @@ static void watch_pressure(struct preparer *p)
 	p->pressure_fds[1] = path ? open_pressure(path) : -1;
 }
 
-/* The sooner memory is wanted back again, the longer nothing is made ready. */
+/* The sooner pressure returns, the longer the pause. */
 static void note_pressure(struct preparer *p, uint64_t free_bytes)
 {
 	extend_pause(&p->pressed, PRESSED_LEAST_MS, PRESSED_MOST_MS);
@@ -480,7 +481,8 @@ static void note_pressure(struct preparer *p, uint64_t free_bytes)
 
 /* ---- GPUs that are open ---- */
 
-/* Under the lock: hangs up on those who were told of open GPUs, so that they know before these are closed. */
+/* Under the lock: closes the connections of clients that were informed of open GPUs, so that they know before the
+ * GPUs are closed. */
 static void hang_up_on_told(struct preparer *p)
 {
 	for (size_t i = 0; i < p->n; i++)
@@ -488,7 +490,7 @@ static void hang_up_on_told(struct preparer *p)
 			hang_up(&p->clients[i]);
 }
 
-/* Under the lock: hangs up on those for whom there is more by now. */
+/* Under the lock: closes the connections of clients for which GPUs are open by now, or can be opened. */
 static void hang_up_on_waiting(struct preparer *p)
 {
 	for (size_t i = 0; i < p->n; i++) {
@@ -502,7 +504,8 @@ static void hang_up_on_waiting(struct preparer *p)
 	}
 }
 
-/* Under the lock. Returns whether they are to be closed, as those who were told have had time to know. */
+/* Under the lock. Returns whether the GPUs have to be closed: they have been short of memory for longer than the
+ * informed clients need to react. */
 static bool look_at_gpus(struct preparer *p)
 {
 	if (p->o.gpus && !p->n)
@@ -552,7 +555,7 @@ static void look_at_clients(struct preparer *p)
 		measure_client(&p->clients[i], b);
 }
 
-/* Looks once, and makes a segment ready if one is missing. Returns the milliseconds until the next look. */
+/* Frees surplus memory, or makes one segment ready if one is missing. Returns the milliseconds until the next call. */
 static int work_once(struct preparer *p, bool pressed)
 {
 	struct pool_kind kinds[KINDS_MAX];
@@ -573,7 +576,7 @@ static int work_once(struct preparer *p, bool pressed)
 	if (pressed)
 		note_pressure(p, held);
 	pool_trim(p->o.pool, pressed ? 0 : budget);
-	/* What a copy left behind stays for a while: another may follow. */
+	/* After a copy, surplus memory is kept for a while: another copy may follow. */
 	if (idle && deadline_left_ms(idle_since_ns + KEEP_MS * NS_PER_MS) == 0)
 		pool_keep(p->o.pool, kinds, n);
 	const struct pool_kind *missing = idle && deadline_left_ms(p->pressed.until_ns) == 0
@@ -642,7 +645,7 @@ static int start(struct preparer *p)
 
 /* ---- for the broker ---- */
 
-/* What the broker itself has on the GPU. */
+/* Device memory of the broker itself on the GPU. */
 static uint64_t bytes_of_own(const struct dev_backend *b, const char *gpu)
 {
 	struct dev_process own = { 0 };
@@ -668,7 +671,7 @@ static void open_gpus(struct preparer *p, struct client *c, const struct dev_bac
 	}
 }
 
-/* Finds out what @c is to get, whose processes are known. */
+/* Determines what @c will get; its processes are known. */
 static int prepare_client(struct preparer *p, struct client *c, struct prepared *ret,
 			  struct brumate_error *err)
 {

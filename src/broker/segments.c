@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Host copies, whose segments are made ready in the background. See segments.h. */
+/* Host copies whose segments are made ready in the background. See segments.h. */
 #include "broker/segments.h"
 #include "base/fault.h"
 #include "wire/host-copy.h"
@@ -26,8 +26,8 @@ static bool is_wanted(const struct host_part *p)
 
 /* ---- in a worker ---- */
 
-/* Makes zero what a holder may see of @s, which holds bytes of another copy, and this copy does not
- * overwrite. Returns whether all of it is zero then. */
+/* Zeros those bytes of @s that a holder may see and this copy does not overwrite; @s holds bytes of another copy.
+ * Returns whether all of it is zero then. */
 static bool zero_rest(const struct segments *h, struct segment *s, size_t i, bool scrub)
 {
 	uint64_t start = i * h->segment_bytes, used = h->total_bytes - start;
@@ -39,7 +39,7 @@ static bool zero_rest(const struct segments *h, struct segment *s, size_t i, boo
 	return used == 0;
 }
 
-/* Populates and pins it. Returns 1 if all of it is zero, 0 if it may hold something. */
+/* Populates and pins segment @i. Returns 1 if all of it is zero, 0 if it may hold something. */
 static int prepare_segment(struct segments *h, size_t i, bool scrub, struct brumate_error *err)
 {
 	struct segment *s = h->parts[i].segment;
@@ -49,7 +49,7 @@ static int prepare_segment(struct segments *h, size_t i, bool scrub, struct brum
 	if (r < 0)
 		return brumate_fail(err, -r, "host memory: %m");
 	if (is_held(h) && segment_is_blank(s))
-		return 0; /* whoever fills it knows which pages it needs */
+		return 0; /* its holder fills it, and makes only the pages that it needs */
 	if (s->owner == SEGMENT_TAKEN) {
 		r = segment_populate(s, err);
 		if (r < 0)
@@ -64,7 +64,7 @@ static int prepare_segment(struct segments *h, size_t i, bool scrub, struct brum
 	return zero;
 }
 
-/* Returns whether the part is to be prepared, and how. */
+/* Returns whether the part is still to be prepared, and how. */
 static bool may_prepare(struct segments *h, const struct host_part *p, bool *ret_scrub)
 {
 	pthread_mutex_lock(&h->lock);
@@ -101,8 +101,7 @@ static void run_part(struct work *work)
 
 /* ---- what is wanted ---- */
 
-/* Under the lock: puts a segment whose pages are there already in place of one without any. Nobody has
- * looked at either. */
+/* Under the lock: replaces a segment without pages by one that has some. Neither has been used yet. */
 static void exchange_blank(struct segments *h, struct host_part *p)
 {
 	struct segment *mine = p->segment;
@@ -121,8 +120,8 @@ static void exchange_blank(struct segments *h, struct host_part *p)
 	}
 }
 
-/* Under the lock: sees to the zeros that were not written while nobody wanted the part: a blank segment has them.
- * Returns whether its user has to write them. */
+/* Under the lock: for a part whose zeros were skipped before it was wanted. A blank segment reads as zeros, so tries
+ * to exchange it for one. Returns whether the zeros have to be written. */
 static bool owes_zeros(struct host_part *p)
 {
 	return segment_is_used(p->segment) && segment_exchange(&p->segment) < 0;
@@ -230,7 +229,7 @@ static int lease_key(const struct segments *h, struct brumate_error *err)
 	return fd < 0 ? brumate_fail(err, errno, "host copy: key: %m") : fd;
 }
 
-/* Makes what nobody wanted read as zeros, before others see it. */
+/* Makes parts that were never wanted read as zeros, before holders see them. */
 static void settle_parts(struct segments *h, size_t first, size_t end)
 {
 	pthread_mutex_lock(&h->lock);

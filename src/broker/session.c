@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Sessions: what a client asked for, what of its answer it has, and the end. What a session has is let go
- * when its client hangs up. What was handed out lives on in its holders. See session.h.
+ * Sessions: the client's request, what of the answer was sent, and the end. A session releases everything when its
+ * client closes the connection. What was handed out lives on with its holders. See session.h.
  */
 #include "broker/session.h"
 #include "broker/transfer.h"
@@ -24,33 +24,33 @@ enum {
 	PROGRESS_MS = 100,
 	SEND_TIMEOUT_MS = 30000, /* for a client that does not read */
 	SESSIONS_MAX = 64,
-	GPUS_IDLE_MS = 10000, /* open GPUs cost device memory: not for as long as a broker */
+	GPUS_IDLE_MS = 10000, /* open GPUs cost device memory */
 };
 
 enum session_state {
 	SESSION_IDLE,	 /* no answer is due */
-	SESSION_EXPECTS, /* a request has begun, whose segments are still to come */
-	SESSION_WORKS,	 /* its transfer, or its memory, is under way */
+	SESSION_EXPECTS, /* a request has begun, and its segments have not arrived */
+	SESSION_WORKS,	 /* a transfer or an allocation is under way */
 };
 
 struct session {
 	struct sessions *all;
-	struct session *next; /* of all, under their lock */
+	struct session *next; /* in the list of sessions, under its lock */
 	int socket_fd, wake_fd;
-	enum session_state state; /* changed by its own thread, under the lock */
+	enum session_state state; /* changed by the session's own thread, under the lock */
 
-	struct transfer_piece *pieces; /* of a layout that is coming in */
+	struct transfer_piece *pieces; /* of a layout that is being received */
 	uint32_t n_pieces, n_pieces_all;
 	struct transfer *transfer;
 	struct segments *alloc;	     /* memory that is being made ready */
 	uint32_t flags;		     /* of the layout */
-	struct transfer_packet from; /* IN, or OUT with a base: the host copy, of which */
-	int *segments;		     /* these have come */
+	struct transfer_packet from; /* IN, or OUT with a base: the request */
+	int *segments;		     /* the host copy's segments that have arrived */
 	uint32_t n_segments;
-	bool gave_pieces;	      /* in: their fds are with the client */
-	bool told_all;		      /* of those segments that it has: their digests too */
-	size_t n_gave;		      /* of segments, which it has */
-	struct brumate_error refused; /* what failed of a layout: told when it is to be copied */
+	bool gave_pieces;	      /* in: the client has the pieces' fds */
+	bool told_all;		      /* the client has the digests of the segments that it has */
+	size_t n_gave;		      /* segments that the client has */
+	struct brumate_error refused; /* of a layout, reported with its request */
 };
 
 struct sessions {
@@ -59,7 +59,7 @@ struct sessions {
 	bool digests;
 	int wake_fd;
 
-	pthread_mutex_t lock; /* of the rest */
+	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t changed;
 	struct session *list;
 	size_t n;
@@ -76,7 +76,7 @@ static void set_state(struct session *s, enum session_state state)
 	pthread_mutex_unlock(&s->all->lock);
 }
 
-/* Drops all work, under way or not. */
+/* Drops all work, also if under way. */
 static void reset_session(struct session *s)
 {
 	transfer_free(take_ptr(&s->transfer));
@@ -89,7 +89,7 @@ static void reset_session(struct session *s)
 	s->n_gave = 0;
 }
 
-/* Lets go of what the request had, and tells its end. @err: why it failed, or NULL. */
+/* Releases what the request used, and sends DONE. @err: why it failed, or NULL. */
 static int send_done(struct session *s, const struct brumate_error *err)
 {
 	struct transfer_packet p = transfer_packet(TRANSFER_DONE);
@@ -117,7 +117,7 @@ static int fail_request(struct session *s, const struct brumate_error *err)
 	return send_done(s, err);
 }
 
-/* Sends the segments that the client does not have yet, to before @end. */
+/* Sends the segments that the client does not have yet, up to before @end. */
 static int send_segments(struct session *s, struct segments *h, size_t end,
 			 struct brumate_error *err)
 {
@@ -140,7 +140,7 @@ static int send_segments(struct session *s, struct segments *h, size_t end,
 	return r < 0 ? brumate_fail(err, -r, "host copy: sending it: %m") : 0;
 }
 
-/* Sends what of the host copy is whole; a copy that is on a disk in part is told of at the end. */
+/* Sends the complete segments of the host copy. A copy that is partly on a disk is sent at the end. */
 static int send_early(struct session *s, size_t n_whole, struct transfer_packet *p,
 		      struct brumate_error *err)
 {
@@ -176,7 +176,7 @@ static int send_pieces(struct session *s, const struct transfer *t, struct bruma
 	return r < 0 ? brumate_fail(err, -r, "pieces: sending them: %m") : 0;
 }
 
-/* While copies are under way. The client has a use for what is filled or whole before all is. */
+/* While copies are under way: the client can use what is filled or complete before the rest is. */
 static int tell_progress(struct session *s, const struct transfer_view *view,
 			 struct brumate_error *err)
 {
@@ -203,7 +203,7 @@ static int send_answer(struct session *s, struct brumate_error *err)
 {
 	if (s->alloc)
 		return send_segments(s, s->alloc, segments_fds(s->alloc), err);
-	/* What came in is unmapped here before its new owners ask for room. */
+	/* What came in is unmapped here before its new owners allocate. */
 	transfer_finish(s->transfer);
 	digests_finish(s->transfer);
 	if (!s->transfer->to_host)
@@ -213,7 +213,7 @@ static int send_answer(struct session *s, struct brumate_error *err)
 		       : send_segments(s, s->transfer->host, segments_fds(s->transfer->host), err);
 }
 
-/* After a wake-up or now and then: says how far it is, or that it is done. */
+/* After a wake-up, and from time to time: reports the progress, or the end. */
 static int report_session(struct session *s)
 {
 	struct transfer_view view = { 0 };
@@ -269,7 +269,7 @@ static int add_layout(struct session *s, const struct transfer_packet *p, struct
 	return 0;
 }
 
-/* Whether the layout is for this request; a base was told of with it. */
+/* Whether the layout fits this request; a layout states whether there is a base. */
 static bool is_ready_for(const struct session *s, const struct transfer_packet *p)
 {
 	bool to_host = p->op == TRANSFER_OUT;
@@ -286,7 +286,7 @@ static int fail_other_size(const struct transfer *t, const struct transfer_packe
 			    (unsigned long long)t->total_bytes, (unsigned long long)p->total_bytes);
 }
 
-/* The host copy whose segments come next. */
+/* Notes the host copy whose segments come next. */
 static int expect_segments(struct session *s, const struct transfer_packet *p,
 			   struct brumate_error *err)
 {
@@ -297,7 +297,7 @@ static int expect_segments(struct session *s, const struct transfer_packet *p,
 	return s->segments ? 0 : brumate_fail(err, ENOMEM, "host copy: %m");
 }
 
-/* The client fills the ring from now on. */
+/* From here on the client fills the ring. */
 static int begin_stream(struct session *s, const struct transfer_packet *p,
 			struct brumate_error *err)
 {
@@ -340,7 +340,7 @@ static int add_digests(struct session *s, int fd, struct brumate_error *err)
 		return brumate_fail(err, EBADMSG, "digests: no layout for them");
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 	if (digests_new(s->transfer, fd, &why) < 0)
-		transfer_fail(s->transfer, &why); /* the request that it belongs to is told */
+		transfer_fail(s->transfer, &why); /* the request gets the error */
 	return 0;
 }
 
@@ -372,7 +372,7 @@ static int begin_alloc(struct session *s, const struct transfer_packet *p,
 			    err);
 }
 
-/* After a layout that failed: says so when its request is there, and drops what comes with it. */
+/* After a layout that failed: answers its request with the error, and drops the fds that come with it. */
 static int refuse_packet(struct session *s, const struct transfer_packet *p,
 			 struct brumate_error *err)
 {
@@ -384,7 +384,7 @@ static int refuse_packet(struct session *s, const struct transfer_packet *p,
 	return -err->code;
 }
 
-/* *ret_taken: the packet's fds are taken. Those of a request that has failed are not. */
+/* @ret_taken: the packet's fds are taken. Those of a failed request are not. */
 static int serve_fds(struct session *s, const struct transfer_packet *p, const int *fds,
 		     bool *ret_taken, struct brumate_error *err)
 {
@@ -433,7 +433,7 @@ static int serve_packet(struct session *s, const struct transfer_packet *p, cons
 	}
 }
 
-/* Returns 0, also when a request failed, as the client is told; <0: the session is over. */
+/* Returns 0 even if a request failed, as the client gets its error; <0: the session has ended. */
 static int receive_packet(struct session *s)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -454,7 +454,7 @@ static int receive_packet(struct session *s)
 	return 0;
 }
 
-/* Waits for a packet or, while work is under way, for its end. */
+/* Waits for a packet or, during work, for its end. */
 static int serve_once(struct session *s)
 {
 	struct pollfd fds[] = { { .fd = s->socket_fd, .events = POLLIN },
@@ -491,10 +491,10 @@ static void end_session(struct session *s)
 	all->last_end_ns = clock_now_ns();
 	eventfd_write(all->wake_fd, 1);
 	pthread_cond_broadcast(&all->changed);
-	pthread_mutex_unlock(&all->lock); /* from here on all of it may be gone */
+	pthread_mutex_unlock(&all->lock); /* from here on the session may be freed */
 }
 
-/* Opens the GPU of a machine that has only one, as no other can be wanted. */
+/* Opens the GPU of a machine that has only one: no other can be needed. */
 static void open_only_gpu(struct gpus *gpus, const struct dev_backend *backend)
 {
 	struct dev_gpu found[2];
@@ -507,7 +507,7 @@ static void open_only_gpu(struct gpus *gpus, const struct dev_backend *backend)
 	    dev_uuid_parse(uuid, found[0].uuid) < 0)
 		return;
 	if (gpus_get(gpus, &memory, uuid, &err) < 0)
-		log_debug("%s", err.text); /* told when it is needed */
+		log_debug("%s", err.text); /* reported when it is needed */
 }
 
 static void *run_session(void *arg)

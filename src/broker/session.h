@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Sessions that move device memory, beside the driver's calls. Each is a thread that reads a client's
- * packets (wire/transfer-packets.h), gives the work to a transfer, and tells how far it is.
+ * Sessions that move device memory, independent of driver calls. Each is a thread that reads a client's packets
+ * (wire/transfer-packets.h), starts transfers, and reports their progress.
  */
 #pragma once
 
@@ -10,20 +10,20 @@
 
 struct sessions;
 
-/** All are borrowed. @digests: whether they are computed where they are asked for. @wake_fd: an eventfd, told
- * when a session has ended. Returns 0 or -ENOMEM. */
+/** All are borrowed. @digests: compute digests when a client asks for them. @wake_fd: an eventfd, signalled when a
+ * session has ended. Returns 0 or -ENOMEM. */
 int sessions_new(struct sessions **ret, struct driver *driver, struct gpus *gpus, bool digests,
 		 int wake_fd, struct brumate_error *err);
-/** There are no sessions. Accepts NULL. */
+/** There must be no sessions. Accepts NULL. */
 void sessions_free(struct sessions *all);
 /** Serves a session on @socket_fd (taken) in a thread of its own. */
 int sessions_add(struct sessions *all, int socket_fd, struct brumate_error *err);
-/** Sessions now, and when the last one ended (clock_now_ns). */
+/** The number of sessions, and when the last one ended (clock_now_ns). */
 size_t sessions_busy(struct sessions *all, uint64_t *ret_last_end_ns);
-/** Closes GPUs that no session has needed for a while. Returns the milliseconds until it wants to be
- * called again, -1: not before something changes. */
+/** Closes GPUs that no session has needed for a while. Returns the milliseconds until the next call is due; -1: not
+ * before something changes. */
 int sessions_rest(struct sessions *all);
 /** Closes GPUs as soon as there is no session, if that is before the deadline. Returns whether none is open. */
 bool sessions_close_gpus(struct sessions *all, uint64_t deadline_ns);
-/** Ends idle sessions, waits for the others. Returns 0 or -ETIMEDOUT. */
+/** Ends idle sessions and waits for the others. Returns 0 or -ETIMEDOUT. */
 int sessions_drain(struct sessions *all, uint64_t deadline_ns);

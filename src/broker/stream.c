@@ -18,17 +18,17 @@ enum {
 	WINDOW_TURNS = 2, /* as much as a copy of a transfer that takes turns */
 };
 
-/* What a slot holds. */
+/* The content of a slot. */
 struct filled {
 	uint64_t offset, bytes;
 	unsigned slot;
 };
 
-/* What came for a lane, in its order: each slot is there once at most. */
+/* The slots that were filled for a lane, in order: each slot at most once. */
 struct stream_lane {
 	struct filled filled[TRANSFER_SLOTS_MAX];
 	size_t begun, end;
-	uint64_t done_bytes; /* of the first; the copying thread's */
+	uint64_t done_bytes; /* of the first slot; for the copying thread alone */
 };
 
 struct stream {
@@ -91,7 +91,7 @@ int stream_lease(struct stream *s, uint64_t *ret_bytes, struct brumate_error *er
 
 /* ---- what the client says ---- */
 
-/* The piece that holds byte @offset, which is one of the host copy's. */
+/* The piece that holds byte @offset of the host copy. */
 static size_t find_piece(const struct transfer *t, uint64_t offset)
 {
 	size_t low = 0, high = t->n_pieces;
@@ -107,7 +107,7 @@ static size_t find_piece(const struct transfer *t, uint64_t offset)
 	return low;
 }
 
-/* The lane of all bytes from @offset to before @end; NULL: they are not of one. */
+/* The lane of the bytes from @offset to before @end; NULL: they are not all of one lane. */
 static struct stream_lane *find_lane(const struct transfer *t, uint64_t offset, uint64_t end)
 {
 	if (end > t->total_bytes)
@@ -162,7 +162,7 @@ struct copier {
 	struct position position;
 };
 
-/* What the driver does not pin is copied nevertheless, more slowly. */
+/* If the driver does not pin it, copies still work, more slowly. */
 static void pin_ring(struct lane *l)
 {
 	struct transfer *t = l->transfer;
@@ -174,7 +174,7 @@ static void pin_ring(struct lane *l)
 	pthread_mutex_unlock(&s->pinning);
 }
 
-/* Waits with @block for the slot whose bytes come next. Returns one of LANE_, or <0. */
+/* Finds the slot whose bytes come next; waits for it with @block. Returns LANE_…, or <0. */
 static int find_filled(struct copier *c, uint64_t offset, bool block, struct copy *ret,
 		       struct brumate_error *err)
 {
@@ -205,7 +205,7 @@ static int find_filled(struct copier *c, uint64_t offset, bool block, struct cop
 	return LANE_FOUND;
 }
 
-/* Under no lock: only this thread takes what has come. */
+/* Without the lock: only this thread removes slots. */
 static void take_filled(struct copier *c, const struct copy *s)
 {
 	struct transfer *t = c->lane->transfer;
@@ -219,7 +219,7 @@ static void take_filled(struct copier *c, const struct copy *s)
 	pthread_mutex_unlock(&t->lock);
 }
 
-/* Returns one of LANE_, or <0. */
+/* Returns LANE_…, or <0. */
 static int find_copy(struct copier *c, struct copy *ret, bool block, struct brumate_error *err)
 {
 	struct lane *l = c->lane;

@@ -31,32 +31,33 @@
 #include <unistd.h>
 
 #define COPY_BYTES     (32ull << 20)
-#define TURN_OUT_BYTES (16ull << 20) /* a copy of a transfer that takes turns with the driver */
+#define TURN_OUT_BYTES (16ull << 20) /* a copy, if it takes turns with the driver */
 #define TURN_IN_BYTES  (8ull << 20)
 #define SLOT_BYTES     (8ull << 20)
 #define ZERO_BYTES     (1ull << 30)  /* filled by the GPU at a time */
-#define BATCH_BYTES    (64ull << 20) /* mapped before the GPU is let at them */
+#define BATCH_BYTES    (64ull << 20) /* mapped before the GPU gets access to them */
 #define STAGE_LEAST    (128ull << 20)
 #define STAGE_MOST     (1ull << 30)
-#define MAKES_ALONE_NS (150 * NS_PER_MS) /* memory is made before the first copy goes in */
+#define MAKES_ALONE_NS (150 * NS_PER_MS) /* pieces are allocated before the first copy */
 
 enum {
 	WINDOW = 16,
-	TURNS_ALONE = 2, /* copies that the GPU has at a time where the driver copies nothing any more */
+	TURNS_ALONE = 2, /* copies that the GPU has at a time once the driver has no copies left */
 	SPIN_CORES_MIN = 4,
-	SLOTS_ALL = 32, /* of all lanes together, as far as each has SLOTS_MIN */
+	SLOTS_ALL = 32, /* of all lanes together, if each has SLOTS_MIN */
 	SLOTS_MIN = 4,
-	STAGES_IN_ALL = 8,   /* of the smallest copy that has larger stages than the least */
-	STAGES_FREE_PART = 16, /* of free device memory, that they may take if they are larger */
-	BEHIND_GOES = 32, /* in which what was copied out is unmapped */
+	STAGES_IN_ALL = 8,     /* at least in a copy, unless they are the smallest */
+	STAGES_FREE_PART = 16, /* part of the free device memory that larger stages may take */
+	BEHIND_GOES = 32,      /* parts in which copied-out memory is unmapped */
 	STAGES = LANE_DIGESTERS,
 	WORKERS_MAX = 8, /* more do not copy faster: docs/benchmarks.md */
 };
 
 /*
- * The driver copies too, for the same job: what it saves or restores, and whenever memory is made or mapped, by the engine that
- * copies in. So the GPU is given one copy at a time, but for a large stream, which waits for the store. Of several GPUs each would
- * wait for the others' calls between two copies. Of a job that runs the driver copies nothing.
+ * The driver copies, too, for the same job: what it saves or restores, and whenever memory is allocated or mapped,
+ * with the engine that copies in. So the GPU gets one copy at a time, except for a large stream, which waits for the
+ * store anyway. With several GPUs, each would wait for the others' calls between two copies. For a running job the
+ * driver copies nothing.
  */
 static bool takes_turns(const struct transfer *t)
 {
@@ -66,13 +67,13 @@ static bool takes_turns(const struct transfer *t)
 	       !(large && t->flags & TRANSFER_STREAM);
 }
 
-/* What the driver does meanwhile. */
+/* What the driver does at the same time. */
 static enum dev_action driver_part(const struct transfer *t)
 {
 	return t->to_host ? DEV_DO_CHECKPOINT : DEV_RESTORE;
 }
 
-/* Whether all that is left to be copied is ours: what the driver had to do meanwhile is done. */
+/* Whether the driver has finished its part, so that only our copies are left. */
 static bool driver_is_through(const struct transfer *t)
 {
 	uint64_t end_ns;
@@ -99,7 +100,7 @@ void transfer_fail(struct transfer *t, const struct brumate_error *err)
 static int open_lane(struct lane *l, struct brumate_error *err)
 {
 	struct transfer *t = l->transfer;
-	/* Waking takes as long as a tenth of a copy: with one copy at a time the GPU is idle meanwhile. */
+	/* Waking takes as long as a tenth of a copy, and with one copy at a time the GPU is idle during that. */
 	bool spin = takes_turns(t) && machine_cores() >= SPIN_CORES_MIN;
 	int r = gpus_get(t->gpus, &l->memory, l->uuid, err);
 
@@ -141,7 +142,7 @@ static int create_piece(struct lane *l, struct lane_piece *p, struct brumate_err
 	return ops->create(l->memory, p->len_bytes, l->at + p->offset, &p->fd, err);
 }
 
-/* Lets the GPU at pieces that are mapped without a gap. */
+/* Gives the GPU access to pieces that are mapped without a gap. */
 static int allow_pieces(struct lane *l, size_t first, size_t end, struct brumate_error *err)
 {
 	uint64_t start = lane_piece(l, first)->offset;
@@ -151,7 +152,7 @@ static int allow_pieces(struct lane *l, size_t first, size_t end, struct brumate
 				       last->offset + last->len_bytes - start, err);
 }
 
-/* Tells the other threads of pieces that the GPU is let at. */
+/* Makes pieces to which the GPU has access visible to the other threads. */
 static void publish_pieces(struct lane *l, size_t first, size_t end)
 {
 	struct transfer *t = l->transfer;
@@ -165,9 +166,9 @@ static void publish_pieces(struct lane *l, size_t first, size_t end)
 }
 
 /*
- * To let a GPU at memory waits for copies that go in, a millisecond for 48 MiB where they fill the link, instead of 0.03, and
- * holds up what other lanes ask the driver for. So memory is made first, and copies that take no turns begin when all is there, or
- * it takes too long.
+ * Giving a GPU access to memory waits for copies that go in: a millisecond for 48 MiB when they fill the link,
+ * instead of 0.03; and it delays driver calls of other lanes. So memory is allocated first, and copies that take no
+ * turns begin when all is allocated, or when that takes too long.
  */
 static bool may_publish(const struct lane *l, size_t end, uint64_t start_ns)
 {
@@ -209,7 +210,7 @@ static int map_pieces(struct lane *l, struct brumate_error *err)
 	return r;
 }
 
-/* Unmaps the pieces before @end, as far as they still are mapped. */
+/* Unmaps the pieces before @end that are still mapped. */
 static void unmap_pieces(struct lane *l, size_t end)
 {
 	const struct dev_memory_ops *ops = l->transfer->ops;
@@ -228,8 +229,9 @@ static void unmap_pieces(struct lane *l, size_t end)
 	}
 }
 
-/* How much of the lane is done before @p is unmapped. Of what comes in nothing is in the first three quarters, where the driver
- * restores its part and such calls wait, and then one piece after the other: a copy that is to begin waits for the call. */
+/* How much of the lane must be done before @p is unmapped. On the way in nothing is unmapped during the first three
+ * quarters, as the driver restores its part then and such calls wait; after that one piece at a time, as a copy that
+ * is to start waits for the call. */
 static uint64_t unmap_after(const struct lane *l, const struct lane_piece *p)
 {
 	const uint64_t all = lane_piece(l, l->n_pieces - 1)->lane_end;
@@ -237,8 +239,8 @@ static uint64_t unmap_after(const struct lane *l, const struct lane_piece *p)
 	return l->transfer->to_host ? p->lane_end : all - (all - p->lane_end) / 4;
 }
 
-/* Unmaps what is copied, and on its way in compared, while the rest is still copied, so that the end of the transfer need
- * not wait for it. */
+/* Unmaps what is copied (and on the way in compared) while the rest is still being copied, so that the end of the
+ * transfer need not wait for it. */
 static void unmap_behind(struct lane *l)
 {
 	struct transfer *t = l->transfer;
@@ -266,7 +268,7 @@ static void unmap_behind(struct lane *l)
 	}
 }
 
-/* Lets go of all that the lane has on its GPU. Nobody works on it any more. */
+/* Releases all that the lane has on its GPU. No thread uses it any more. */
 static void close_lane(struct lane *l)
 {
 	const struct dev_memory_ops *ops = l->transfer->ops;
@@ -280,8 +282,8 @@ static void close_lane(struct lane *l)
 		ops->unreserve(l->memory, l->at, l->transfer->total_bytes);
 }
 
-/* The last act of each of a lane's threads. What went out is to be free when the end is told; what came in is
- * the caller's before it is unmapped here. */
+/* The last act of each of a lane's threads. Memory that went out must be free when the end is reported; memory that
+ * came in is handed to the caller before it is unmapped here. */
 static void end_thread(struct lane *l)
 {
 	struct transfer *t = l->transfer;
@@ -318,22 +320,22 @@ static void *run_mapping(void *arg)
 
 /* ---- copies ---- */
 
-/* A copy is of bytes of one fate, in one segment. */
+/* A copy of bytes of one fate, in one segment. */
 struct copy {
 	struct work work;
 	struct lane *lane;
 	enum chunk_fate fate;
 	uint64_t at, bytes, ticket;
-	struct segment *segment; /* NULL: nothing of it is read or written */
-	bool zero;		 /* the segment, or what there is of it, is zero already */
-	uint64_t inside;	 /* the segment, where the copy's bytes are */
+	struct segment *segment; /* NULL: it is neither read nor written */
+	bool zero;		 /* the segment, or the part that exists, is zero already */
+	uint64_t inside;	 /* position of the copy's bytes in the segment */
 	char *slot;		 /* NULL: the copy is direct */
 	enum {
 		COPY_OURS,
 		COPY_GIVEN,
 		COPY_MOVED
 	} moved;   /* by a worker; under the transfer's lock */
-	int error; /* why it failed to; under the lock too */
+	int error; /* of the worker; under the lock, too */
 };
 
 /* The copying thread of a lane. */
@@ -341,11 +343,11 @@ struct copier {
 	struct lane *lane;
 	struct position position;
 	struct copy copies[WINDOW];
-	size_t n_slots; /* of SLOT_BYTES in the lane's ring */
+	size_t n_slots; /* of SLOT_BYTES each, in the lane's ring */
 };
 
-/* Takes a ring of as many slots as there is room for, up to @n. Returns their number; 0: there is no room even
- * for the fewest. */
+/* Takes a ring of up to @n slots, as many as there is room for. Returns their number; 0: there is not even room for
+ * the fewest. */
 static size_t take_slots(struct lane *l, size_t n, bool must)
 {
 	for (; n >= SLOTS_MIN; n /= 2) {
@@ -356,8 +358,7 @@ static size_t take_slots(struct lane *l, size_t n, bool must)
 	return 0;
 }
 
-/* What cannot have a ring copies to pageable memory, at a third of the speed; to a disk all goes by a
- * ring, pinned or not. */
+/* Without a ring, copies go to pageable memory at a third of the speed. Copies to a disk need a ring, pinned or not. */
 static int take_ring(struct copier *c, struct brumate_error *err)
 {
 	struct lane *l = c->lane;
@@ -387,13 +388,13 @@ static uint64_t copy_bytes(const struct transfer *t)
 	return t->to_host ? TURN_OUT_BYTES : TURN_IN_BYTES;
 }
 
-/* Whether what is to be copied is known to be worth it first. */
+/* Whether copies wait until digests show what has to be copied. */
 static bool is_held_back(const struct lane *l)
 {
 	return l->n_digesters && l->transfer->to_host;
 }
 
-/* Finds bytes of one fate, and where they are. Returns one of LANE_, or <0. */
+/* Finds bytes of one fate, and their place. Returns LANE_…, or <0. */
 static int find_copy(struct copier *c, struct copy *s, bool block)
 {
 	struct lane *l = c->lane;
@@ -426,7 +427,7 @@ static bool needs_no_segment(struct transfer *t, const struct copy *s, size_t se
 		(!t->to_host || segments_skips_zeros(t->host, segment, true)));
 }
 
-/* Places the next copy, but does not begin it. Returns one of LANE_, or <0. */
+/* Prepares the next copy, but does not begin it. Returns LANE_…, or <0. */
 static int place_copy(struct copier *c, struct copy *s, bool block, struct brumate_error *err)
 {
 	struct lane *l = c->lane;
@@ -452,7 +453,7 @@ static int place_copy(struct copier *c, struct copy *s, bool block, struct bruma
 	return LANE_FOUND;
 }
 
-/* Reads into a slot. That is faster than to map the pages of a segment which was never mapped. */
+/* Reads into a slot. That is faster than mapping the pages of a segment that was never mapped. */
 static int read_slot(const struct copy *s)
 {
 	ssize_t n = fd_read_at(s->segment->fd, s->slot, s->bytes, s->inside);
@@ -476,7 +477,7 @@ static int move_spilled(const struct copy *s)
 						  s->slot, s->bytes);
 }
 
-/* Runs in a worker: moves bytes between a slot and the host copy, or makes them zero there. */
+/* Runs in a worker: moves bytes between a slot and the host copy, or zeros them there. */
 static void move_copy(struct work *work)
 {
 	struct copy *s = (struct copy *)work;
@@ -518,7 +519,7 @@ static int wait_moved(struct copy *s, struct brumate_error *err)
 		     : 0;
 }
 
-/* Where the GPU copies to or from: the host copy itself, or the slot. */
+/* The GPU's end of the copy in host memory: the host copy itself, or the slot. */
 static char *near_end(const struct copy *s)
 {
 	return s->slot ? s->slot : s->segment->at + s->inside;
@@ -550,7 +551,7 @@ static int begin_copy(struct copier *c, struct copy *s, bool block, struct bruma
 	return r < 0 ? r : LANE_FOUND;
 }
 
-/* Hands a copy over in its middle: from the GPU to a worker, or the other way. */
+/* Halfway through a copy: passes it from the GPU to a worker, or from the worker to the GPU. */
 static int turn_copy(struct copy *s, struct brumate_error *err)
 {
 	struct lane *l = s->lane;
@@ -571,7 +572,7 @@ static int turn_copy(struct copy *s, struct brumate_error *err)
 	return r;
 }
 
-/* What went over the link, for who looks how fast that is. */
+/* Counts what went over the link, for statistics. */
 static void count_copy(const struct copy *s)
 {
 	const struct transfer *t = s->lane->transfer;
@@ -611,7 +612,7 @@ static int note_copied(const struct copy *s, struct brumate_error *err)
 	return r;
 }
 
-/* How many copies the GPU may have, being done with none of them. */
+/* How many unfinished copies the GPU may have. */
 static size_t most_at_once(const struct copier *c, size_t most, bool turns)
 {
 	if (!turns)
@@ -619,7 +620,7 @@ static size_t most_at_once(const struct copier *c, size_t most, bool turns)
 	return driver_is_through(c->lane->transfer) ? TURNS_ALONE : 1;
 }
 
-/* On the way out a copy is the GPU's when it is begun, on the way in when it is turned. */
+/* On the way out a copy occupies the GPU when it is begun, on the way in when it is passed on. */
 static size_t most_begun(const struct copier *c, size_t window, bool turns)
 {
 	return most_at_once(c, window, turns && c->lane->transfer->to_host);
@@ -630,7 +631,7 @@ static size_t most_turned(const struct copier *c, size_t window, bool turns)
 	return most_at_once(c, window / 2, turns && !c->lane->transfer->to_host);
 }
 
-/* Keeps a window of copies under way: half of it is for copies of the GPU, half for those of workers. */
+/* Keeps a window of copies under way: half of it for copies of the GPU, half for those of workers. */
 static int copy_pieces(struct copier *c, struct brumate_error *err)
 {
 	const struct transfer *t = c->lane->transfer;
@@ -654,7 +655,7 @@ static int copy_pieces(struct copier *c, struct brumate_error *err)
 			continue;
 		}
 		r = wait_copy(&c->copies[ended % window], err);
-		/* The GPU may have nothing to do until the next begins, and others hear of this one meanwhile. */
+		/* The GPU may be idle until the next copy begins, so meanwhile the other threads learn of this one. */
 		if (r >= 0 && turns && turned < begun &&
 		    turned - ended <= most_turned(c, window, turns))
 			r = turn_copy(&c->copies[turned++ % window], err);
@@ -669,9 +670,9 @@ static int copy_pieces(struct copier *c, struct brumate_error *err)
 /* ---- copies of memory that is written meanwhile ---- */
 
 struct stage {
-	uint64_t at; /* where it is mapped */
+	uint64_t at; /* address of its mapping */
 	bool mapped;
-	uint64_t offset, bytes; /* of the host copy, that it holds */
+	uint64_t offset, bytes; /* position in the host copy, and length */
 	uint64_t ticket;	/* of the last copy out of it */
 	bool copies;
 };
@@ -679,14 +680,15 @@ struct stage {
 struct live {
 	struct lane *lane;
 	uint64_t stage_bytes;
-	uint64_t at, room; /* of the stages' addresses */
+	uint64_t at, room; /* address range of the stages */
 	struct stage stages[STAGES];
 	struct position position;
 };
 
 /*
- * The program's kernels and ours take turns on the GPU: the larger a stage, the fewer the turns, and the more of the GPU the
- * digests of one use. They take memory that the program may want, so large ones are for where there is plenty.
+ * The program's kernels and ours take turns on the GPU: the larger a stage, the fewer the turns, and the more of the
+ * GPU one computation of digests uses. Stages take memory that the program may need, so they are large only if there
+ * is plenty.
  */
 static uint64_t choose_stage_bytes(const struct lane *l)
 {
@@ -747,7 +749,7 @@ static int open_stages(struct live *v, struct brumate_error *err)
 	return r;
 }
 
-/* Has the next run of memory copied into the stage, and its digests computed. */
+/* Copies the next run of memory into the stage, and computes its digests. */
 static int fill_stage(struct live *v, size_t i, bool block, struct brumate_error *err)
 {
 	struct lane *l = v->lane;
@@ -766,7 +768,7 @@ static int fill_stage(struct live *v, size_t i, bool block, struct brumate_error
 	return r < 0 ? r : LANE_FOUND;
 }
 
-/* Begins to store one run of a fate, within a segment. */
+/* Begins to copy one run of a fate, within a segment. */
 static int store_run(struct live *v, struct stage *s, uint64_t from, uint64_t bytes,
 		     enum chunk_fate fate, struct brumate_error *err)
 {
@@ -792,7 +794,7 @@ static int store_run(struct live *v, struct stage *s, uint64_t from, uint64_t by
 					  s->at + from, bytes, &s->ticket, err);
 }
 
-/* When the digests are there: begins the copies of what the host copy does not have. */
+/* Once the digests are known: begins the copies of what the host copy lacks. */
 static int empty_stage(struct live *v, size_t i, struct brumate_error *err)
 {
 	struct lane *l = v->lane;
@@ -834,7 +836,7 @@ static int finish_stage(struct live *v, size_t i, struct brumate_error *err)
 	return r;
 }
 
-/* Copies all of it: one stage is filled, and the digests read it, while the other goes out. */
+/* Copies everything: one stage is filled and digested while the other is copied out. */
 static int copy_through(struct live *v, struct brumate_error *err)
 {
 	size_t filled = 0, emptied = 0, finished = 0;
@@ -864,7 +866,7 @@ static int copy_live(struct lane *l, struct brumate_error *err)
 
 	if (r == 0)
 		r = copy_through(&v, err);
-	/* Whatever still reads a stage is waited for before the stage goes. */
+	/* All users of a stage are waited for before the stage is freed. */
 	digests_close_lane(l);
 	if (l->queue) {
 		l->transfer->ops->lane_close(l->queue);
@@ -959,7 +961,7 @@ static void join_lanes(struct transfer *t)
 
 /* ---- the transfer ---- */
 
-/* Adds a lane for the GPU @uuid, or finds it. */
+/* Finds the lane for the GPU @uuid, or adds it. */
 static int find_lane(struct transfer *t, const uint8_t *uuid, size_t *ret)
 {
 	if (!t->lanes)
@@ -1017,7 +1019,7 @@ static int add_pieces(struct transfer *t, const struct transfer_piece *pieces, s
 	return 0;
 }
 
-/* Chooses for each segment the memory node near to the GPU whose piece begins it, or reaches into it. */
+/* Chooses for each segment the memory node near the GPU of the piece that starts it or reaches into it. */
 static int *choose_nodes(const struct transfer *t, uint64_t segment_bytes)
 {
 	size_t n = (size_t)((t->total_bytes - 1) / segment_bytes + 1), piece = 0;
@@ -1104,7 +1106,7 @@ int transfer_stream(struct transfer *t, struct brumate_error *err)
 /* Under the lock. */
 static int start_workers(struct transfer *t, struct brumate_error *err)
 {
-	/* Workers that wait for a disk need no processor meanwhile. */
+	/* Workers that wait for a disk use no processor. */
 	unsigned n = t->host->spilled ? WORKERS_MAX : workers_cores(WORKERS_MAX);
 
 	if (!t->host->needs_ring && !(t->flags & TRANSFER_WITH_DIGESTS))

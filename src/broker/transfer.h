@@ -1,62 +1,62 @@
 // SPDX-License-Identifier: MIT
-/* A transfer as a session sees it: begun by its layout, started, watched, and finished. See lane.h. */
+/* A transfer as a session uses it: created with its layout, started, watched, and finished. See lane.h. */
 #pragma once
 
 #include "broker/lane.h"
 
-/** Begins to make ready what the layout wants: GPUs, and host memory where the copy goes to fresh memory. @wake_fd: an
- * eventfd (borrowed), told when all is done or has failed, and when more of it is of use. */
+/** Begins to make ready what the layout needs: GPUs, and host memory if the copy goes to fresh memory. @wake_fd: an
+ * eventfd (borrowed), signalled when all is done or has failed, and when more of the copy can be used. */
 int transfer_new(struct transfer **ret, struct driver *driver, struct gpus *gpus,
 		 const struct transfer_piece *pieces, size_t n, uint32_t flags, int wake_fd,
 		 struct brumate_error *err);
-/** All of it, under way or not. Accepts NULL. */
+/** Cancels it if it is under way. Accepts NULL. */
 void transfer_free(struct transfer *t);
 
 /** Takes memory for a ring, through which the client will send what comes in: see below. */
 int transfer_stream(struct transfer *t, struct brumate_error *err);
-/** Starts to copy. @host: taken; where it comes from, or the base that it goes to; NULL: what was made ready.
- * @early: out: segments that are whole are told of. */
+/** Starts to copy. @host: taken; the source, or the base to be updated; NULL: use the memory that was made ready.
+ * @early: on the way out, report segments as they become complete. */
 int transfer_start(struct transfer *t, struct segments *host, bool early,
 		   struct brumate_error *err);
-/** Takes the fds of the next @n pieces, or -EBADMSG: they are more than there are pieces, and not taken. */
+/** Takes the fds of the next @n pieces. -EBADMSG: there are fewer pieces than that; the fds are not taken. */
 int transfer_give(struct transfer *t, const int *fds, size_t n);
-/** Ends everything with this error, if it is the first. */
+/** Ends everything with this error, if it is the first one. */
 void transfer_fail(struct transfer *t, const struct brumate_error *err);
 
-/** How far it is. */
+/** The progress of a transfer. */
 struct transfer_view {
 	uint64_t done_bytes;
-	bool made;	 /* in: all pieces are there */
-	size_t n_filled; /* in: so many of the first pieces are filled */
-	size_t n_whole;	 /* out: so many of the first segments hold all that they will hold */
+	bool made;	 /* in: all pieces are allocated */
+	size_t n_filled; /* in: how many of the first pieces are filled */
+	size_t n_whole;	 /* out: how many of the first segments are complete */
 };
 /** Returns 1 when the transfer is done, 0 while it is under way, <0 when it failed. */
 int transfer_look(struct transfer *t, struct transfer_view *ret, struct brumate_error *err);
-/** Ends the threads and lets go of all device memory; the host copy and the fds of pieces stay. */
+/** Ends the threads and releases all device memory; the host copy and the pieces' fds stay. */
 void transfer_finish(struct transfer *t);
 
 /*
  * ---- streams (stream.c) ----
  *
- * Device memory that comes in without a host copy: the client fills slots of a ring with what it reads, and the
- * lanes copy them to their GPUs and give them back. So a restore needs no more host memory than the ring, and
- * nothing waits until all has been read.
+ * Device memory that comes in without a host copy: the client fills slots of a ring with what it reads, and the lanes
+ * copy them to their GPUs and free the slots. So a restore needs no more host memory than the ring, and copying
+ * starts before everything is read.
  */
 
 struct stream;
 
-/** Takes a ring for the transfer from the pool. -EOPNOTSUPP: it has no room for one. */
+/** Takes a ring for the transfer from the pool. -EOPNOTSUPP: there is no room for one. */
 int stream_new(struct stream **ret, struct transfer *t, struct brumate_error *err);
 /** No lane runs any more. Accepts NULL. */
 void stream_free(struct stream *s);
 
-/** The ring's descriptor (owned) for the client, and how long it is. */
+/** The ring's descriptor (owned) for the client, and its length. */
 int stream_lease(struct stream *s, uint64_t *ret_bytes, struct brumate_error *err);
-/** Takes from the client that @slot holds @bytes from @offset on. -EBADMSG: that cannot be. */
+/** Notes that the client has filled @slot with @bytes from @offset on. -EBADMSG: that is not possible. */
 int stream_fill(struct transfer *t, unsigned slot, uint64_t offset, uint64_t bytes,
 		struct brumate_error *err);
-/** The slots that became free since it was last asked, as a mask. */
+/** The slots that became free since the last call, as a mask. */
 uint32_t stream_take_freed(struct transfer *t);
 
-/** Copies what comes to the lane's pieces. @turns: it takes turns with the driver. */
+/** Copies filled slots to the lane's pieces. @turns: takes turns with the driver. */
 int stream_copy(struct lane *l, bool turns, struct brumate_error *err);
