@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * libbrumate.so: runs `brumate checkpoint --self`, and waits for what becomes of it. It has no descriptor open while it
- * waits, as the process may be saved at any moment, but for the blink in which it reads /proc. It owns nothing beside
- * the text of the last error, and never ends the program.
+ * libbrumate.so: runs `brumate checkpoint --self`, and waits for its result. While it waits it has no descriptor
+ * open, except during a short read of /proc, as the process may be saved at any moment. Its only state is the text of
+ * the last error. It never ends the program.
  */
 #include "api/brumate.h"
 
@@ -28,7 +28,7 @@ enum {
 	TEXT_BYTES = 2048,
 	POLL_NS = 20000000,
 	UNREADABLE_LOOKS_MAX = 500, /* 10 s: the answer is there before the command replies */
-	EXIT_NOT_FOUND = 3, /* of brumate, see brumate(1) */
+	EXIT_NOT_FOUND = 3, /* exit code of brumate, see brumate(1) */
 	EXIT_PERMISSION = 5,
 	EXIT_BUSY = 6,
 };
@@ -37,7 +37,7 @@ extern char **environ;
 static __thread char error_text[TEXT_BYTES];
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 
-/* What the command replied. */
+/* The reply of the command. */
 struct asked {
 	char checkpoint[NAME_MAX], dir[PATH_MAX], answer[PATH_MAX];
 };
@@ -64,11 +64,11 @@ static ssize_t read_file(const char *path, char *ret, size_t room)
 	return n;
 }
 
-/* When the kernel made this process: in ticks since the start of the machine (proc(5), starttime), and which start that
- * was. A restored one was made later, or on another machine. */
+/* When the kernel created this process: in ticks since boot (proc(5), starttime), and the id of that boot. A restored
+ * process was created later, or on another machine. */
 struct birth {
-	unsigned long long ticks; /* 0: that cannot be told */
-	char boot_id[40];	  /* empty: that cannot be told */
+	unsigned long long ticks; /* 0: unknown */
+	char boot_id[40];	  /* empty: unknown */
 };
 
 static struct birth birth(void)
@@ -85,14 +85,15 @@ static struct birth birth(void)
 	return b;
 }
 
-/* What could not be read once, without descriptors left, tells no lives apart. */
+/* If descriptors ran out before and this could not be read, the comparison cannot tell a restored process from the
+ * saved one. */
 static bool is_another_life(const struct birth *a, const struct birth *b)
 {
 	return (a->ticks && b->ticks && a->ticks != b->ticks) ||
 	       (a->boot_id[0] && b->boot_id[0] && strcmp(a->boot_id, b->boot_id));
 }
 
-/* The string @key of the object in @json, which has no strings with escapes. */
+/* The string @key of the object in @json, which has no escaped characters. */
 static int get_text(char *ret, size_t room, const char *json, const char *key)
 {
 	char quoted[32];
@@ -137,7 +138,7 @@ static void read_all(int fd, char *ret, size_t room)
 	ret[len] = '\0';
 }
 
-/* What the command failed with, by its exit code, and why, by what it printed. */
+/* The error for the command's exit code, with the text that it printed. */
 static int told(int status, const char *output)
 {
 	static const char prefix[] = "brumate: ";
@@ -151,7 +152,7 @@ static int told(int status, const char *output)
 	return fail(code, "%s", text ? text + strlen(prefix) : "brumate failed and did not say why");
 }
 
-/* Runs the command to its end; what it prints is in @output. */
+/* Runs the command to its end; @output: what it prints. */
 static int run_command(char *output, char *const *argv)
 {
 	int fds[2], status = 0;
@@ -167,7 +168,7 @@ static int run_command(char *output, char *const *argv)
 	if (r < 0)
 		return fail(-r, "%s: %s", argv[0], strerror(-r));
 	while (waitpid(pid, &status, 0) < 0)
-		if (errno != EINTR) /* the program reaps its children itself: the reply has to do */
+		if (errno != EINTR) /* the program reaps all children: use the reply */
 			return 0;
 	return status ? told(status, output) : 0;
 }
@@ -196,7 +197,8 @@ static int ask(struct asked *ret, const char *name, unsigned flags)
 	return r;
 }
 
-/* How the checkpoint went: 1 made, 0 not known yet, <0 not made, or not to be known. @unreadable: looks in vain. */
+/* Returns 1 if the checkpoint was made, 0 if that is not known yet, <0 if it was not made, or if that cannot be known.
+ * @unreadable counts failed reads. */
 static int look(const struct asked *asked, unsigned *unreadable)
 {
 	char text[TEXT_BYTES], path[2 * PATH_MAX];
@@ -231,7 +233,7 @@ static int wait_for_answer(const struct asked *asked, const struct birth *born)
 	for (;;) {
 		nanosleep(&pause, NULL);
 		int r = look(asked, &unreadable);
-		/* Last, as the process may have been saved right before. */
+		/* Checked last, as the process may have been saved just before. */
 		const struct birth now = birth();
 		if (is_another_life(&now, born))
 			return BRUMATE_RESTORED;

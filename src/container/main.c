@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate-container SOCKET IMAGES TABLE CRIU: what brumate's plugin in a container engine's CRIU has done. SOCKET, IMAGES and TABLE
- * (criu-plugin/hidden.h) are descriptors, CRIU is the process whose plugin asks. A request is a packet "WORD [PID]", its answer a
- * packet "ok [TIDS | SEAL]" (an agent's TID has an "a" behind it) or "no REASON". The connection ends with the plugin; then, once CRIU has ended, a container that goes on gets its GPUs back,
- * whatever became of the dump. So this program outlives CRIU, and where it dies before the plugin, the plugin starts another.
+ * brumate-container SOCKET IMAGES TABLE CRIU: does the work of brumate's plugin in a container engine's CRIU. SOCKET,
+ * IMAGES and TABLE (criu-plugin/hidden.h) are descriptors, CRIU is the process in which the plugin runs. A request is
+ * a packet "WORD [PID]", its answer a packet "ok [TIDS | SEAL]" (an agent's TID is followed by an "a") or "no
+ * REASON". The plugin closes the connection at its end. After that, once CRIU has ended, a container that continues
+ * to run gets its GPUs back, regardless of the dump's result. So this program outlives CRIU; if it dies before the
+ * plugin, the plugin starts another.
  *
- * brumate-container --heir DIR: the same end, for a container whose helper has died with CRIU; the keeper of its memory
- * starts it.
+ * brumate-container --heir DIR: does that last part for a container whose helper has died with CRIU; started by the
+ * keeper of the container's memory.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +35,7 @@
 
 enum { TEXT_BYTES_MAX = 1 << 20 };
 
-/* Whether the list @options, parted by commas, begins as the list of controllers @wanted does, or has its first. */
+/* Whether the comma-separated list @options starts with the list of controllers @wanted, or contains its first one. */
 static bool has_option(const char *options, const char *wanted)
 {
 	size_t len = strcspn(wanted, ",");
@@ -79,7 +81,7 @@ static void join(const char *mounts, char *line)
 	auto_free char *mount = find_mount(mounts, controllers + 1);
 	auto_free char *file = mount ? path_format("%s%s/cgroup.procs", mount, path) : NULL;
 	auto_close int fd = file ? open(file, O_WRONLY | O_CLOEXEC) : -1;
-	/* Where it is not allowed, all stays as it is. */
+	/* Without permission everything stays as it is. */
 	if (fd >= 0)
 		fd_write_full(fd, "0", 1);
 }
@@ -189,7 +191,7 @@ static int do_request(const struct service *h, const char *word, pid_t pid,
 	return brumate_fail(err, EINVAL, "unknown request");
 }
 
-/* Processes that CRIU forked may have the plugin's end of the connection yet, when CRIU itself has died. */
+/* When CRIU itself has died, processes that it forked may still have the plugin's end of the connection. */
 static bool wait_for_request(const struct service *h)
 {
 	struct pollfd fds[] = { { .fd = h->socket_fd, .events = POLLIN },
@@ -201,7 +203,7 @@ static bool wait_for_request(const struct service *h)
 	return fds[0].revents;
 }
 
-/* Returns false once the plugin has hung up. */
+/* Returns false once the plugin has closed the connection. */
 static bool serve(const struct service *h)
 {
 	char request[REQUEST_BYTES], word[REQUEST_BYTES], more[ANSWER_BYTES] = "";
@@ -228,7 +230,7 @@ static bool serve(const struct service *h)
 
 /* ---- the end ---- */
 
-/* The container can have its GPUs once CRIU is gone, and has no use for them once it is itself. */
+/* The container can get its GPUs once CRIU has ended; it does not need them once it has ended itself. */
 static void wait_for_an_end(const struct container *c)
 {
 	const struct proc_id ids[] = { container_criu(c), container_root(c) };
@@ -251,7 +253,7 @@ static int give_back(struct container *c)
 	int r = -EAGAIN;
 
 	for (int i = 0; r < 0 && i < RETURN_TRIES; i++) {
-		if (i) /* what holds it is neither ours to see nor to wait for */
+		if (i) /* another process holds it, which we can neither see nor wait for */
 			poll(NULL, 0, 1000);
 		r = container_return(c, &err);
 		if (r < 0)
@@ -277,7 +279,7 @@ static int run_helper(struct service *h, struct proc_id criu, struct brumate_err
 	auto_close int criu_fd = proc_open(criu);
 	h->criu_fd = criu_fd;
 	fault_register_peer("criu", criu.pid);
-	/* At a restore CRIU is in the container's cgroups already, which end with the container. */
+	/* At a restore CRIU is already in the container's cgroups, which end with the container. */
 	cgroup_join_parent_of(criu.pid);
 	auto_(container_free) struct container *c = container_new(criu, err);
 	if (!c)
@@ -288,7 +290,7 @@ static int run_helper(struct service *h, struct proc_id criu, struct brumate_err
 	return end(c, err);
 }
 
-/* Whoever was at the container has died, and maybe CRIU too. Somebody else may have come first. */
+/* The helper of the container has died, and perhaps CRIU, too. Another process may have taken over first. */
 static int inherit(const char *dir, struct brumate_error *err)
 {
 	auto_(container_free) struct container *c = container_new(PROC_ID_NONE, err);

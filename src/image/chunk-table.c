@@ -87,7 +87,7 @@ static int check_chunk(const struct chunk_record *c, bool sealed, size_t i,
 	return 0;
 }
 
-/* Chunks follow each other without a gap, and every pack has some. */
+/* Checks that chunks follow each other without a gap, and that every pack has some. */
 static int check_chunks(const struct chunk_table *t, struct brumate_error *err)
 {
 	uint32_t pack = 0;
@@ -129,7 +129,7 @@ static int check_part(const struct chunk_table *t, const struct chunk_region *re
 	return 0;
 }
 
-/* Fills in where regions start too. */
+/* Also fills in where regions start. */
 static int check_regions(struct chunk_table *t, struct brumate_error *err)
 {
 	size_t first = 0;
@@ -190,7 +190,7 @@ static uint8_t *put_chunk(uint8_t *at, const struct chunk_record *c)
 	return put(at, &r, sizeof(r));
 }
 
-/* All but the digest. */
+/* Writes all but the digest. */
 static void put_all(uint8_t *at, const struct chunk_table *t)
 {
 	struct header h = header_of(t);
@@ -210,7 +210,8 @@ static void put_all(uint8_t *at, const struct chunk_table *t)
 	}
 }
 
-/* Bytes of a table with so many items. The sum does not overflow: there are at most 2^32 of each but parts, which are checked. */
+/* The bytes of a table with that many items. The sum does not overflow: there are at most 2^32 of each, and the
+ * number of parts is checked. */
 static uint64_t table_bytes(uint64_t n_regions, uint64_t n_chunks, uint64_t n_parts)
 {
 	if (n_parts > CHUNK_TABLE_BYTES_MAX)

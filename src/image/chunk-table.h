@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * The table of the memory of a checkpoint (docs/image-format.md, "The chunk table"): which bytes of
- * which pack hold which chunk, and of which chunks each region is made. Pure encode, decode and check;
- * what is decoded is untrusted.
+ * The table of the memory in a checkpoint (docs/image-format.md, "The chunk table"): which bytes of which pack hold
+ * which chunk, and which chunks each region consists of. Pure encode, decode and check; the decoder's input is
+ * untrusted.
  */
 #pragma once
 
@@ -21,15 +21,15 @@ enum {
 	CHUNK_TABLE_BYTES_MAX = 1 << 30,
 };
 
-/** The index of a chunk of zeros, which is stored nowhere. */
+/** The index of a chunk of zeros, which is not stored. */
 #define CHUNK_ZERO UINT32_MAX
 
 enum chunk_encoding { CHUNK_RAW, CHUNK_LZ4, CHUNK_ZSTD, CHUNK__MAX };
 
 /** A stored chunk. */
 struct chunk_record {
-	struct digest digest; /* of its bytes (base/chunk.h) */
-	struct digest stored; /* of the bytes in the pack; the same if it is raw and not sealed */
+	struct digest digest; /* of the chunk's bytes (base/chunk.h) */
+	struct digest stored; /* of the bytes in the pack: @digest if raw and not sealed */
 	uint64_t offset;      /* in the pack, a multiple of CHUNK_ALIGN_BYTES */
 	uint32_t pack;
 	uint32_t len_bytes;    /* 1 to CHUNK_BYTES_MAX */
@@ -44,11 +44,11 @@ struct chunk_region {
 };
 
 struct chunk_table {
-	/* Stored bytes are encrypted: of each chunk, @digest is keyed, and @stored is of what is in the pack,
-	 * also if it is raw. */
+	/* Stored bytes are encrypted: @digest of each chunk is keyed, and @stored is of the encrypted bytes, even if
+	 * the chunk is raw. */
 	bool sealed;
-	/* In the order of the packs and without a gap: chunk after chunk, a pack begins with one at 0
-	 * and ends with the padding of its last. Some may be of no use to this checkpoint. */
+	/* In the order of the packs and without gaps: a pack begins with a chunk at 0 and ends with the padding of
+	 * its last. Some chunks may not be used by this checkpoint. */
 	struct chunk_record *chunks;
 	size_t n_chunks;
 	size_t n_packs;
@@ -62,13 +62,13 @@ struct chunk_table {
 void chunk_table_fini(struct chunk_table *t);
 DEFINE_AUTO_FINI(struct chunk_table, chunk_table_fini)
 
-/** Parts of a region of @len_bytes. */
+/** The number of parts of a region of @len_bytes. */
 static inline uint64_t chunk_parts(uint64_t len_bytes)
 {
 	return len_bytes / CHUNK_BYTES_MAX + (len_bytes % CHUNK_BYTES_MAX != 0);
 }
 
-/** Bytes of the part @i of a region of @len_bytes. */
+/** The length of part @i of a region of @len_bytes. */
 static inline uint32_t chunk_part_bytes(uint64_t len_bytes, uint64_t i)
 {
 	uint64_t left = len_bytes - i * CHUNK_BYTES_MAX;
@@ -76,17 +76,17 @@ static inline uint32_t chunk_part_bytes(uint64_t len_bytes, uint64_t i)
 	return left < CHUNK_BYTES_MAX ? (uint32_t)left : CHUNK_BYTES_MAX;
 }
 
-/** Bytes that @len_bytes take in a pack. */
+/** The space that @len_bytes take in a pack. */
 static inline uint64_t chunk_padded(uint64_t len_bytes)
 {
 	return (len_bytes + CHUNK_ALIGN_BYTES - 1) / CHUNK_ALIGN_BYTES * CHUNK_ALIGN_BYTES;
 }
 
-/** The chunks of pack @pack: the first, and (in @ret_n) how many. */
+/** The first chunk of pack @pack, and in @ret_n their number. */
 const struct chunk_record *chunk_table_pack(const struct chunk_table *t, uint32_t pack,
 					    size_t *ret_n);
 
-/** How long pack @pack must be. */
+/** The length that pack @pack must have. */
 uint64_t chunk_table_pack_bytes(const struct chunk_table *t, uint32_t pack);
 
 /** Encodes @t (owned by the caller). -EINVAL: it breaks a rule; -EFBIG; -ENOMEM. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Compares manifests as the objects that they are in JSON, so that no member is forgotten. */
+/* Compares manifests in their JSON form, so that no member is forgotten. */
 #include "image/manifest.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static const struct {
 	{ "files", "path" }, { "phases", "name" },
 };
 
-/* Members that tell two checkpoints apart and say nothing of what they hold. */
+/* Members that identify a checkpoint and say nothing about its content. */
 static bool is_identity(const char *name)
 {
 	return !strcmp(name, "digest") || !strcmp(name, "id") || !strcmp(name, "created") ||
@@ -24,7 +24,7 @@ static int add_change(json_t *changes, const char *name, json_t *from, json_t *t
 		changes, json_pack("{s:s,s:O?,s:O?}", "name", name, "from", from, "to", to));
 }
 
-/* Adds the members of two objects that differ, by the name "PREFIXmember". Lists are not looked at. */
+/* Adds the members of two objects that differ, by the name "PREFIXmember". Skips lists. */
 static int diff_fields(json_t *changes, const char *prefix, json_t *from, json_t *to)
 {
 	const char *key;
@@ -45,7 +45,7 @@ static int diff_fields(json_t *changes, const char *prefix, json_t *from, json_t
 	return r;
 }
 
-/* What an item goes by: a string, or a number as text. */
+/* The name of an item in the result: a string, or a number as text. */
 static const char *name_of(char *room, size_t size, json_t *item, const char *key)
 {
 	json_t *value = json_object_get(item, key);
@@ -56,7 +56,7 @@ static const char *name_of(char *room, size_t size, json_t *item, const char *ke
 	return room;
 }
 
-/* {name: item}; a name that comes twice (a phase that was repeated) counts once. Owned. */
+/* {name: item}. Of a name that occurs twice (a phase that was repeated) one item counts. Owned. */
 static json_t *index_of(json_t *list, const char *key)
 {
 	json_t *index = json_object(), *item;

@@ -69,7 +69,7 @@ char *text_escape(const char *raw, size_t max_bytes)
 	return text;
 }
 
-/* Reads what follows a backslash. Returns the characters used, 0 if it is no escape of ours. */
+/* Reads what follows a backslash. Returns the number of characters used, 0 if it is not one of our escapes. */
 static size_t unescape_one(char *ret, const char *p)
 {
 	if (p[0] == '\\') {
@@ -106,7 +106,7 @@ int text_unescape(char **ret, const char *escaped)
 	}
 	*out = '\0';
 
-	/* Only one form is accepted: otherwise two texts would stand for one path. */
+	/* Only one form is accepted: otherwise two texts would mean the same path. */
 	auto_free char *again = text_escape(raw, SIZE_MAX);
 	if (!again)
 		return -ENOMEM;

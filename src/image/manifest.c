@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * Reading and writing a manifest. Its members stand once in tables: name, type, place in struct manifest and
+ * Reads and writes a manifest. Its members are described once in tables: name, type, place in struct manifest and
  * range. Encoder, decoder and destructor are loops over these tables, so none of them can forget a member.
  *
- * The decoder takes untrusted bytes: JSON, format, version, digest, then each member of the tables. Members that
- * are not in the tables are covered by the digest and otherwise ignored. The encoder never writes what the
- * decoder could not read. All of it is pure.
+ * The decoder's input is untrusted. It checks JSON, format, version and digest, then each member of the tables.
+ * Members that are not in the tables are covered by the digest and otherwise ignored. The encoder never writes what
+ * the decoder could not read. All of it is pure.
  */
 #include "image/manifest.h"
 
@@ -24,7 +24,7 @@
 
 #define MANIFEST_FORMAT "brumate-checkpoint"
 
-/* Longest duration that is written: beyond it microseconds lose precision in a double. */
+/* The longest duration that is written: beyond it a double loses precision in microseconds. */
 #define MANIFEST_SECONDS_MAX 1e9
 
 /* ---- tables ---- */
@@ -51,20 +51,20 @@ struct field {
 	size_t offset;
 	size_t size; /* of a TEXT with its NUL; of an element of a LIST */
 	int64_t min; /* of U64, U32, INT */
-	int64_t max; /* of those; elements of a LIST or ARGV; bytes of a STRING; words of a WORD */
+	int64_t max; /* of those; of elements of a LIST or ARGV; of bytes of a STRING; of words of a WORD */
 	const struct field *members;
 	size_t n_members;
 	size_t count_offset; /* of a LIST's count */
 	const char *const *words;
-	int since; /* version of the manifest that has it first; 0: all */
-	/* Of a LIST, ARGV or TEXT: not there where it is empty; of a U64: where it is 0. */
+	int since; /* version of the manifest that introduced it; 0: the first */
+	/* Omitted if a LIST, ARGV or TEXT is empty, or a U64 is 0. */
 	bool optional;
 };
 
 enum { ARGV_MAX = 1 << 16, LABELS_MAX = 64, STRING_BYTES_MAX = 1 << 20 };
 
 #define N_OF(array) (sizeof(array) / sizeof((array)[0]))
-/* @...: since and optional, where they are not usual. */
+/* @...: since and optional, if needed. */
 #define FIELD(type, key, member, type_kind, ...)                                              \
 	{                                                                                     \
 		.name = key, .kind = type_kind, .offset = offsetof(type, member), __VA_ARGS__ \
@@ -418,7 +418,7 @@ static int by_path(const void *path, const void *file)
 	return strcmp(path, ((const struct manifest_file *)file)->path);
 }
 
-/* Files are sorted. */
+/* Files are sorted by path. */
 static bool is_file(const struct manifest *m, const char *path)
 {
 	return m->n_files && bsearch(path, m->files, m->n_files, sizeof(*m->files), by_path);
@@ -476,7 +476,7 @@ static bool is_hexadecimal(const char *text, size_t room)
 	return strspn(text, "0123456789abcdef") == room - 1;
 }
 
-/* Empty is a member that is not there. */
+/* An empty text means that the member is missing. */
 static int check_proofs(const struct manifest *m, struct brumate_error *err)
 {
 	if (*m->mac && !is_hexadecimal(m->mac, sizeof(m->mac)))
@@ -506,7 +506,7 @@ static int check_externals(const struct manifest *m, struct brumate_error *err)
 	return 0;
 }
 
-/* What the tables cannot say: names, paths, order, words. Returns 0 or -EBADMSG. */
+/* Checks what the tables cannot express: names, paths, order, words. Returns 0 or -EBADMSG. */
 static int manifest_check(const struct manifest *m, struct brumate_error *err)
 {
 	if (!manifest_id_is_valid(m->id))
@@ -570,7 +570,7 @@ static json_t *encode_list(const struct field *f, const char *base, int version)
 	return array;
 }
 
-/* What is out of range becomes -1, which the decoder refuses. */
+/* A value out of range becomes -1, which the decoder refuses. */
 static json_int_t microseconds(double seconds)
 {
 	return seconds >= 0 && seconds <= MANIFEST_SECONDS_MAX ? llround(seconds * 1e6) : -1;
@@ -584,7 +584,7 @@ static json_t *encode_digest(const struct digest *d)
 	return json_string(text);
 }
 
-/* A word that is none becomes null, which the decoder refuses. */
+/* An invalid value becomes null, which the decoder refuses. */
 static json_t *encode_word(const struct field *f, unsigned value)
 {
 	return value < (uint64_t)f->max ? json_string(f->words[value]) : json_null();
@@ -660,7 +660,7 @@ static json_t *encode_object(const struct field *fields, size_t n, const char *b
 	return object;
 }
 
-/* Encodes all but "digest" (owned); NULL without memory. */
+/* Encodes all but "digest" (owned); NULL if out of memory. */
 static json_t *encode_root(const struct manifest *m)
 {
 	int version = m->version ? m->version : MANIFEST_VERSION;
@@ -673,10 +673,10 @@ static json_t *encode_root(const struct manifest *m)
 	return json_incref(object);
 }
 
-/* Of @object, which has no "digest". */
+/* The digest of @object, which has no "digest", without MAC and signature. */
 static int body_digest(struct digest *ret, json_t *object)
 {
-	json_auto_t *body = json_copy(object); /* its members are shared */
+	json_auto_t *body = json_copy(object); /* a shallow copy: members are shared */
 
 	if (!body)
 		return -ENOMEM;
@@ -963,7 +963,7 @@ static int check_version(int *ret, const json_t *object, struct brumate_error *e
 	return 0;
 }
 
-/* Takes "digest" out of @object and compares it with what is left. @ret_body: see manifest_body(). */
+/* Removes "digest" from @object and compares it with the digest of the rest. @ret_body: see manifest_body(). */
 static int check_digest(struct digest *ret_body, json_t *object, struct brumate_error *err)
 {
 	struct digest wanted, found;
@@ -1010,7 +1010,7 @@ int manifest_decode(struct manifest *ret, const char *text, size_t len_bytes,
 		return brumate_fail(err, EBADMSG, "manifest: %zu bytes, expected at most %d",
 				    len_bytes, MANIFEST_BYTES_MAX);
 
-	errno = 0; /* jansson takes a string for which it has no memory for an invalid one: malloc(3) tells */
+	errno = 0; /* when jansson runs out of memory it reports an invalid string; errno tells the two apart */
 	json_auto_t *root = json_loadb(text, len_bytes, JSON_REJECT_DUPLICATES, &why);
 	if (!root && errno == ENOMEM)
 		return brumate_fail(err, ENOMEM, "manifest: %m");

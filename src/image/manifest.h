@@ -17,7 +17,7 @@
 
 enum {
 	MANIFEST_VERSION = 3,
-	MANIFEST_VERSION_USUAL = 2, /* of all that have nothing which is new in 3 */
+	MANIFEST_VERSION_USUAL = 2, /* of manifests that use nothing introduced in version 3 */
 	MANIFEST_ID_BYTES = 80,
 	MANIFEST_UUID_BYTES = 48,
 	MANIFEST_NAME_BYTES = 128,
@@ -34,26 +34,25 @@ enum {
 	MANIFEST_GROUPS_MAX = 1 << 16,
 };
 
-/** Every program that reads JSON keeps integers up to here. */
+/** All programs that read JSON represent integers exactly up to this one. */
 #define MANIFEST_SEQUENCE_MAX (1ull << 53)
 
 /** Name of the manifest in the directory of its checkpoint. */
 #define MANIFEST_FILE_NAME "manifest.json"
 
-/** Directory of the packs, and the table of what is in them (image/chunk-table.h), which is one of the
- * files. */
+/** Directory of the packs, and of the table of their content (image/chunk-table.h), which counts as one of the files. */
 #define MANIFEST_MEMORY_DIR "memory"
 #define MANIFEST_TABLE_PATH MANIFEST_MEMORY_DIR "/chunks"
 
 struct manifest_gpu {
 	char uuid[MANIFEST_UUID_BYTES];
 	char name[MANIFEST_NAME_BYTES];
-	uint64_t total_bytes; /* of the card */
+	uint64_t total_bytes; /* of the GPU */
 	uint64_t used_bytes;  /* by the job, when it was checkpointed */
 };
 
 struct manifest_process {
-	pid_t pid; /* as its own pid namespace numbers it, which is what CRIU restores */
+	pid_t pid; /* its number in its own pid namespace, with which CRIU restores it */
 	pid_t ppid;
 	char comm[64];
 	bool gpu;	    /* had GPU state, which the driver saved into its memory */
@@ -69,28 +68,28 @@ struct manifest_file {
 
 struct manifest_phase {
 	char name[64];
-	double seconds; /* kept to the microsecond, as is downtime_seconds */
+	double seconds; /* stored with a precision of microseconds, like downtime_seconds */
 };
 
 enum manifest_region_kind { MANIFEST_REGION_HOST, MANIFEST_REGION_DEVICE, MANIFEST_REGION__MAX };
 
-/** Memory of a process that is kept in chunks beside CRIU's images (chunks/chunks.h). */
+/** Memory of a process that is stored in chunks instead of CRIU's images (chunks/chunks.h). */
 struct manifest_region {
 	enum manifest_region_kind kind;
-	pid_t pid;   /* as manifest_process has it */
+	pid_t pid;   /* as in manifest_process */
 	uint64_t id; /* device: of the piece (wire/agent.h); host: 0 */
 	uint64_t va;
 	uint64_t len_bytes;
-	char gpu[MANIFEST_UUID_BYTES]; /* device; else empty */
+	char gpu[MANIFEST_UUID_BYTES]; /* device memory only; else empty */
 };
 
-/** A file of chunks. Its bytes are covered by the digests of the table, not by one of its own. */
+/** A file of chunks. The digests in the table cover its bytes; it has no digest of its own. */
 struct manifest_pack {
-	char *path; /* as that of a file; the table numbers packs in this order */
+	char *path; /* like the path of a file; the table numbers packs in this order */
 	uint64_t len_bytes;
 };
 
-/** Pages of hugetlbfs that its processes have claim to, and a restore cannot do without. */
+/** Pages of hugetlbfs that its processes have a claim to, and a restore needs. */
 struct manifest_huge_pages {
 	uint64_t page_bytes;
 	uint64_t bytes; /* of all pages of that size */
@@ -100,10 +99,10 @@ struct manifest_group {
 	gid_t gid;
 };
 
-/** What threads of a process may do, as the kernel told when they stood still: each has the rights of an item that has
- * the number of its process. */
+/** The credentials of threads of a process, as reported by the kernel when they were frozen: each thread has the
+ * credentials of one of the items with its process's number. */
 struct manifest_rights {
-	pid_t pid;	  /* as manifest_process has it */
+	pid_t pid;	  /* as in manifest_process */
 	uint32_t uids[4]; /* real, effective, saved, of files */
 	uint32_t gids[4];
 	struct manifest_group *groups; /* supplementary ones, sorted */
@@ -111,16 +110,16 @@ struct manifest_rights {
 	uint64_t capabilities[5]; /* inheritable, permitted, effective, bounding, ambient */
 	bool no_new_privs;
 	uint32_t seccomp; /* mode: 0 none, 1 strict, 2 filters */
-	char label[256];  /* of a security module; empty where there is none */
+	char label[256];  /* of a security module; empty if there is none */
 };
 
-/** The digest of filters of system calls that threads of a process have (docs/image-format.md). */
+/** The digest of the system call filters that threads of a process have (docs/image-format.md). */
 struct manifest_filters {
-	pid_t pid; /* as manifest_process has it */
+	pid_t pid; /* as in manifest_process */
 	struct digest digest;
 };
 
-/** An fd of the job that leads outside its tree and is given anew at restore: key as CRIU names it. */
+/** An fd of the job that leads outside its tree and is replaced at restore. @key: CRIU's name for it. */
 struct manifest_external {
 	char key[256];	 /* "pipe:[123]" or "tty[8803:6]" */
 	char become[32]; /* "log", "null" or "tty" */
@@ -129,9 +128,9 @@ struct manifest_external {
 struct manifest {
 	int version; /* 0 when encoded: MANIFEST_VERSION */
 	char id[MANIFEST_ID_BYTES];
-	char created[32]; /* as clock_stamp() writes it */
+	char created[32]; /* in the format of clock_stamp() */
 	char brumate_version[32];
-	uint64_t sequence; /* orders the checkpoints of a job; 0: an older writer did not know it */
+	uint64_t sequence; /* orders the checkpoints of a job; 0: unknown (older writers) */
 
 	struct {
 		char id[MANIFEST_ID_BYTES];
@@ -144,10 +143,9 @@ struct manifest {
 		char *log;    /* absolute path, owned; NULL if the job has none (managed by pid) */
 		char *rootfs; /* "/" today; owned; NULL if not known */
 		bool simulated; /* ran on the simulated GPU */
-		bool by_pid;	/* was taken in, not started by brumate */
+		bool by_pid;	/* was given to `manage`, not started by brumate */
 		char started_as
-			[MANIFEST_ID_BYTES]; /* of a copy: the job as which its processes were
-						     * started; empty: as this one. Since version 3 */
+			[MANIFEST_ID_BYTES]; /* for a copy: the id of the job as which its processes were started; empty: this one. Since version 3 */
 	} job;
 
 	struct {
@@ -170,8 +168,7 @@ struct manifest {
 	size_t n_externals;
 	bool shell_job;
 	char key_id
-		[MANIFEST_KEY_BYTES]; /* of the key that memory and CRIU's images are encrypted by; empty:
-					  * they are not. Since version 2 */
+		[MANIFEST_KEY_BYTES]; /* id of the key that encrypts memory and CRIU's images; empty: they are not encrypted. Since version 2 */
 
 	struct manifest_file *files; /* all but the manifest itself and packs, sorted by path */
 	size_t n_files;
@@ -179,30 +176,30 @@ struct manifest {
 	struct {
 		struct manifest_region *regions; /* in the order of the table */
 		size_t n_regions;
-		struct manifest_pack *packs; /* sorted by path, which is none of a file */
+		struct manifest_pack *packs; /* sorted by path; no path is also that of a file */
 		size_t n_packs;
 		uint64_t zero_bytes;	/* not stored */
-		uint64_t shared_bytes;	/* in packs that an earlier checkpoint had */
-		uint64_t written_bytes; /* in new packs: what they are long */
+		uint64_t shared_bytes;	/* in packs shared with an earlier checkpoint */
+		uint64_t written_bytes; /* length of new packs */
 	} memory;			/* since version 2; all empty before */
 
 	bool leave_running;
-	double downtime_seconds; /* 0 where the job did not go on */
+	double downtime_seconds; /* 0 if the job did not continue */
 	struct manifest_phase *phases;
 	size_t n_phases;
-	struct manifest_huge_pages *huge_pages; /* one for each size; older writers did not tell */
+	struct manifest_huge_pages *huge_pages; /* one for each size; missing from older writers */
 	size_t n_huge_pages;
-	struct manifest_rights *rights; /* older writers did not tell */
+	struct manifest_rights *rights; /* missing from older writers */
 	size_t n_rights;
-	struct manifest_filters *filters; /* older writers did not tell */
+	struct manifest_filters *filters; /* missing from older writers */
 	size_t n_filters;
 
-	/* Who wrote it, in lower-case hexadecimal digits (store/authentic.h); empty: it does not say. */
+	/* Authenticates the writer, in lower-case hexadecimal digits (store/authentic.h); empty: none. */
 	char mac[DIGEST_TEXT_BYTES];
-	char signer[DIGEST_TEXT_BYTES]; /* there with the signature, or neither is */
+	char signer[DIGEST_TEXT_BYTES]; /* present if and only if the signature is */
 	char signature[MANIFEST_SIGNATURE_BYTES];
-	/* Of all the rest, which is what MAC and signature are made of. The decoder fills it; the encoder
-	 * does not look at it. */
+	/* Digest of all other members, over which MAC and signature are computed. The decoder fills it; the encoder
+	 * ignores it. */
 	struct digest body;
 };
 
@@ -213,18 +210,18 @@ DEFINE_AUTO_FINI(struct manifest, manifest_fini)
 /** 1 to 79 of [A-Za-z0-9._-], not starting with a dot: safe as the name of a directory. Pure. */
 bool manifest_id_is_valid(const char *id);
 
-/** Relative, no empty part, no "." or "..", no part that no file system takes. Pure. */
+/** Relative, without empty parts, "." or "..", or parts that no file system accepts. Pure. */
 bool manifest_path_is_valid(const char *path);
 
-/** What orders checkpoints: a later one of a job has a higher one, whatever became of the clock. Where the manifest has
- * none it is the time, in milliseconds since 1970, which is also what it is about for one that has. */
+/** Orders checkpoints: a later one of a job has a higher number, even if the clock was set back. Without a number in
+ * the manifest it is the time in milliseconds since 1970; a number in the manifest is close to that time, too. */
 uint64_t manifest_sequence(const struct manifest *m);
 
 /** Sum of the sizes of all files and packs. */
 uint64_t manifest_bytes(const struct manifest *m);
 
-/** What the job's files and memory come to before compression and sharing: all files but the chunk
- * table, and all regions. */
+/** The size of the job's files and memory before compression and sharing: all files but the chunk table, and all
+ * regions. */
 uint64_t manifest_whole_bytes(const struct manifest *m);
 
 /** Memory in chunks, before compression and sharing. */
@@ -236,7 +233,7 @@ uint64_t manifest_memory_bytes(const struct manifest *m);
 int manifest_encode(const struct manifest *m, char **ret_text, size_t *ret_len_bytes,
 		    struct brumate_error *err);
 
-/** The same as an object, unchecked, for `inspect --format json`. Owned. NULL without memory. */
+/** The same as an object, unchecked, for `inspect --format json`. Owned. NULL if out of memory. */
 json_t *manifest_to_json(const struct manifest *m);
 
 /**
@@ -252,8 +249,8 @@ json_t *manifest_to_json(const struct manifest *m);
 int manifest_decode(struct manifest *ret, const char *text, size_t len_bytes,
 		    struct brumate_error *err);
 
-/** The digest of all that MAC and signature are made of: every member but these and "digest". As the decoder
- * fills m->body. Returns 0 or -ENOMEM. */
+/** The digest over which MAC and signature are computed: of every member but these and "digest". The same value as
+ * the decoder's m->body. Returns 0 or -ENOMEM. */
 int manifest_body(struct digest *ret, const struct manifest *m);
 
 /** The digest of the canonical text of @object, which must not have the member "digest". Returns 0 or -ENOMEM. */

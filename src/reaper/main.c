@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate-reaper PID: the root of a job's tree. Process PID, its child, runs the job's command; whatever process of
- * the job loses its parent becomes its child too, as it is a subreaper. It waits until it has no child any more, and
- * then ends as PID did. So all processes of a job are one tree, however long the shim lives, and CRIU can dump it.
+ * brumate-reaper PID: the root of a job's tree. Process PID, its child, runs the job's command. As a subreaper, it
+ * also becomes the parent of any process of the job that loses its own. It waits until it has no children left, and
+ * then ends as PID did. So all processes of a job are one tree even if the shim ends, and CRIU can dump it.
  *
- * It closes descriptor 0 as soon as it runs, which tells the shim so.
+ * It closes descriptor 0 as soon as it runs, which signals its start to the shim.
  *
- * It is dumped and restored with the job, and stands in every job: it opens no file, has no heap and is linked with
- * nothing, the C library neither, so that a checkpoint depends on nothing more than this file and costs three pages.
+ * It is dumped and restored with the job, and is part of every job: it opens no file, has no heap and is linked with
+ * nothing, not even the C library, so that a checkpoint depends on nothing more than this file and costs three pages.
  *
- * A CRIU that ends suddenly may leave it in the middle of a call that CRIU made in its place, whose end is a trap. The
- * job must not lose its root by that, so it begins anew then: it has no place in its work that it would lose.
+ * If CRIU ends suddenly, it may leave this process in the middle of injected code that ends in a trap. The job must
+ * not lose its root by that, so the process then starts again from the beginning, which loses nothing: its work has
+ * no state.
  */
 #include <asm/unistd.h>
 #include <linux/errno.h>
@@ -18,7 +19,7 @@
 #include <linux/signal.h>
 #include <linux/wait.h>
 
-/* CRIU puts its calls where the first page of code begins, and may not come to take them away. */
+/* CRIU injects its code at the start of the first page of code, and may end before it restores that. */
 __asm__(".pushsection .text.unlikely, \"ax\"\n"
 	"	.skip 64\n"
 	".popsection\n");
@@ -80,22 +81,23 @@ static long parse_pid(const char *text)
 
 static void set_action(int number, __sighandler_t handler)
 {
-	const struct sigaction action = { .sa_handler = handler,
+	const struct sigaction action = {
+		.sa_handler = handler,
 #ifdef SA_RESTORER
-					  .sa_flags = SA_RESTORER /* nobody returns to it */
+		.sa_flags = SA_RESTORER /* the handler never returns */
 #endif
 	};
 
 	call4(__NR_rt_sigaction, number, (long)&action, 0, sizeof(action.sa_mask));
 }
 
-/* By the same signal, without another core file: what the command was ended by is what the job was ended by. */
+/* Ends by the same signal as the command, so that the job's status is that of the command; without another core file. */
 static void end_by_signal(int number)
 {
 	const struct rlimit64 none = { 0, 0 };
 	const unsigned long no_signals = 0;
 
-	/* A trap would have it begin anew, and so for ever. */
+	/* The trap handler would start the program again, for ever. */
 	set_action(number, SIG_DFL);
 	call4(__NR_prlimit64, 0, RLIMIT_CORE, (long)&none, 0);
 	call4(__NR_rt_sigprocmask, SIG_SETMASK, (long)&no_signals, 0, sizeof(no_signals));
@@ -103,22 +105,24 @@ static void end_by_signal(int number)
 }
 
 static const long *first_stack;
-static int command_status; /* 0 until it has ended */
+static int command_status; /* 0: it has not ended */
 
 static void begin_anew(int signal)
 {
 	__asm__ volatile(ENTER_WITH_STACK : : "r"(first_stack) : "memory");
 }
 
-/* The report of its start, and what CRIU's code may have left open, which could not be saved. */
+/* Closes descriptor 0, which reports the start, and descriptors that CRIU's code may have left open, which could not
+ * be saved. */
 static void close_all(void)
 {
 	call4(__NR_close_range, 0, JOB_FILE_FD - 1, 0, 0);
 	call4(__NR_close_range, JOB_FILE_FD + 1, ~0u, 0, 0);
 }
 
-/* These do nothing here. Blocked, the first two would stay pending and be saved, and CRIU cannot restore a process to
- * which a SIGCONT is pending; and who blocks all others, too, has CRIU's code in it (criu/heal.c). */
+/* These signals have no effect here. If the first two were blocked, they would stay pending and be saved, and CRIU
+ * cannot restore a process with a pending SIGCONT. And a process that blocks all signals looks as if CRIU's code were
+ * in it (criu/heal.c). */
 static void block_signals(void)
 {
 	const unsigned long signals =
@@ -129,14 +133,14 @@ static void block_signals(void)
 
 void reaper_main(const long *stack)
 {
-	/* The stack holds the count of arguments, then these. */
+	/* The stack holds the count of arguments, then the arguments. */
 	const long command = stack[0] > 1 ? parse_pid((const char *)stack[2]) : 0;
 	int status = 0;
 	long pid;
 
 	first_stack = stack;
 	set_action(SIGTRAP, begin_anew);
-	/* What is meant for the command is not for this one to die of. */
+	/* Signals that are meant for the command must not end this process. */
 	block_signals();
 	close_all();
 	while ((pid = call4(__NR_wait4, -1, (long)&status, __WALL, 0)) != -ECHILD) {

@@ -143,7 +143,7 @@ static int map_table(struct digest_table **ret, int fd, uint64_t total_bytes)
 	if (at == MAP_FAILED)
 		return -errno;
 	madvise(at, table_bytes(t->n),
-		MADV_DONTFORK); /* a child of ours may live for as long as a job */
+		MADV_DONTFORK); /* or a forked child that lives as long as the job would keep the memory */
 	t->file = at;
 	t->fd = take_fd(&mine);
 	*ret = take_ptr(&t);

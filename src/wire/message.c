@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * What is in a message: decoding one frame, reading the parameters of a call, and the JSON form of an error.
- * Pure: no I/O. All that enters here is untrusted.
+ * The content of a message: decodes one frame, reads the parameters of a call, converts errors to JSON and back.
+ * Pure: no I/O. Its input is untrusted.
  */
 #include "wire/wire.h"
 
@@ -26,7 +26,7 @@ int wire_decode(json_t **ret_json, const char *text, size_t len_bytes, struct br
 				    WIRE_MESSAGE_BYTES_MAX);
 
 	json_error_t problem;
-	errno = 0; /* jansson takes a string for which it has no memory for an invalid one: malloc(3) tells */
+	errno = 0; /* when jansson runs out of memory it reports an invalid string; errno tells the two apart */
 	auto_json json_t *json =
 		json_loadb(text, len_bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &problem);
 

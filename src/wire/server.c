@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * A server accepts connections and runs each in a thread of its own. It owns the threads; one that has ended is
- * joined at the next accept, count or free. A connection closes its fd itself, under the lock, so that nobody
- * shuts down a number that has been given to another.
+ * A server accepts connections and runs each in a thread of its own. It owns the threads; a thread that has ended is
+ * joined at the next accept, count or free. A connection closes its fd itself, under the lock, so that no other
+ * thread shuts down a number that has been reused.
  *
- * Whatever a caller sends, it gets an answer or its connection is closed; a oneway call gets no answer at all.
+ * Every call gets an answer, or its connection is closed; a oneway call gets no answer.
  */
 #include "wire/wire.h"
 #include "base/clock.h"
@@ -52,8 +52,8 @@ static const char service_description[] =
 	"error PermissionDenied ()\n"
 	"error ExpectedMore ()\n";
 
-/* Takes @reply; NULL: there was no memory for it. Then the connection is closed, or the caller would wait for what
- * never comes. */
+/* Takes @reply; NULL: out of memory. Then closes the connection, as otherwise the caller would wait for an answer
+ * that never comes. */
 static int send_reply(struct wire_call_context *call, json_t *reply, const int *fds, size_t n_fds)
 {
 	auto_json json_t *owned = reply;
@@ -91,7 +91,7 @@ void wire_reply_more(struct wire_call_context *call, json_t *parameters)
 	if (!call->more || call->replied || poll(&p, 1, 0) <= 0 || !(p.revents & POLLOUT))
 		return;
 	json_t *reply = json_pack("{s:O, s:b}", "parameters", parameters, "continues", 1);
-	if (reply) /* else the caller does without */
+	if (reply) /* else there is no reply */
 		send_reply(call, reply, NULL, 0);
 }
 
@@ -206,7 +206,7 @@ static int run_method(struct wire_call_context *call, const char *name, json_t *
 	return 0;
 }
 
-/* Serves the call in @m. Returns 0, or <0 where the connection is to be closed. */
+/* Serves the call in @m. Returns 0, or <0 if the connection has to be closed. */
 static int serve_call(struct wire *w, const struct wire_service *service,
 		      const atomic_bool *stopping, struct wire_message *m)
 {
@@ -253,16 +253,16 @@ struct connection {
 	struct wire_server *server;
 	pthread_t thread;
 	struct wire wire;
-	bool ended; /* the thread touches nothing from here on */
+	bool ended; /* the thread uses nothing from here on */
 };
 
 struct wire_server {
 	struct wire_service service;
 	int listen_fd;
-	int spare_fd; /* given up to turn connections away when fds run out */
+	int spare_fd; /* closed to accept and refuse connections when fds run out */
 	atomic_bool stopping;
-	pthread_mutex_t lock; /* of what follows */
-	pthread_cond_t ended; /* a connection is */
+	pthread_mutex_t lock; /* of all below */
+	pthread_cond_t ended; /* a connection has ended */
 	struct connection *connections;
 	size_t n_open;
 	uint64_t last_end_ns;
@@ -292,7 +292,7 @@ int wire_server_fd(const struct wire_server *s)
 	return s->listen_fd;
 }
 
-/* Waits for the next call as long as it takes; once it has begun, it must end within MESSAGE_TIMEOUT_MS. */
+/* Waits for the next call without a limit; once it has begun, it must be complete within MESSAGE_TIMEOUT_MS. */
 static int receive_call(struct wire *w, struct wire_message *ret)
 {
 	struct pollfd p = { .fd = w->fd, .events = POLLIN };
@@ -355,7 +355,7 @@ static void join_ended(struct wire_server *s)
 	}
 }
 
-/* Without a free fd, the waiting connection would keep the caller's poll loop spinning. */
+/* Out of fds: a connection that stays in the queue would make the caller's poll loop spin. */
 static void turn_away(struct wire_server *s)
 {
 	cleanup_close(&s->spare_fd);

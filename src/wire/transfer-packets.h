@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: MIT
 /*
- * What a client and the broker say to each other in a session that moves device memory: packets of a
- * SOCK_SEQPACKET pair, whose one end came with io.brumate.broker.Transfer. Byte order and layout are
- * the machine's own. Neither end trusts the other's bytes: transfer_check() is the one place that
- * says what a packet may hold; its order is checked by who receives it.
+ * The protocol between a client and the broker in a session that moves device memory: packets of a SOCK_SEQPACKET
+ * pair, of which the client got one end by io.brumate.broker.Transfer. Byte order and layout are the machine's own.
+ * Neither end trusts the other's bytes: transfer_check() alone decides what a packet may hold; each receiver checks
+ * the order.
  *
- *	LAYOUT    the pieces of what follows, in packets; n_total says how many in all. The broker begins
- *	          to make ready what it will need: contexts and, with TRANSFER_TO_HOST, host memory.
- *	DIGESTS   an fd: the digest table (wire/host-copy.h) of the host copy that follows. With OUT it
- *	          is written, with IN what reached the GPU is compared with it. The layout had the flag.
+ *	LAYOUT    the pieces of the next request, in packets; n_total is their number in all. The broker begins to
+ *	          make ready what it will need: contexts and, with TRANSFER_TO_HOST, host memory.
+ *	DIGESTS   an fd: the digest table (wire/host-copy.h) of the host copy of the next request. The broker writes
+ *	          it with OUT, and compares it with what reached the GPU with IN. The layout had the flag.
  *	OUT       then FDS of all pieces, in their order. Answer: PROGRESS ..., SEGMENTS of the host copy,
- *	          DONE. With TRANSFER_EARLY, SEGMENTS that hold all they will hold may come before the others,
- *	          in their order, and n_total in PROGRESS says how many those are; the flag
- *	          TRANSFER_WITH_DIGESTS that the digest table, void as yet, has theirs.
- *	          With TRANSFER_BASE (in the layout too) it says what host copy is to be brought up
- *	          to date, whose SEGMENTS come before the FDS and are not answered with; where the table
- *	          is whole, chunks that have their digest in it are not copied.
- *	IN        total_bytes, segment_bytes and n_total say what host copy; then its SEGMENTS. Answer:
- *	          PROGRESS ..., FDS of all pieces once all are made, PROGRESS ..., DONE. n_total in PROGRESS
- *	          says how many of the first pieces are filled, not that they hold what they have to.
- *	          With TRANSFER_STREAM (in the layout too) there is no host copy, n_total and segment_bytes are
+ *	          DONE. With TRANSFER_EARLY, complete SEGMENTS may come before the others, in their order; n_total in
+ *	          PROGRESS is their number, and the flag TRANSFER_WITH_DIGESTS means that the digest table, though
+ *	          not valid yet, has their digests.
+ *	          With TRANSFER_BASE (in the layout, too) it describes a host copy to be updated, whose SEGMENTS come
+ *	          before the FDS and are not in the answer; if the table is valid, chunks whose digest is already in
+ *	          it are not copied.
+ *	IN        total_bytes, segment_bytes and n_total describe the host copy; then its SEGMENTS. Answer:
+ *	          PROGRESS ..., FDS of all pieces once all are allocated, PROGRESS ..., DONE. n_total in PROGRESS
+ *	          is the number of the first pieces that are filled, not necessarily with correct bytes.
+ *	          With TRANSFER_STREAM (in the layout, too) there is no host copy, n_total and segment_bytes are
  *	          0, and the first answer is one of SEGMENTS: a ring of slots of TRANSFER_SLOT_BYTES. The
- *	          client fills slots, and says so by FILLED; "slots" in PROGRESS says which are free again.
+ *	          client fills slots and sends FILLED; "slots" in PROGRESS are the slots that are free again.
  *	          -EOPNOTSUPP: there is no memory for a ring.
- *	FILLED    a slot, its number in n_total, holds segment_bytes from total_bytes on of what would be the host
- *	          copy: of one GPU, and for each GPU in their order. What is zero by the digest table is left out.
- *	ALLOC     total_bytes of host memory, zeroed where it is memory, but with TRANSFER_AS_IS. Answer:
+ *	FILLED    a slot, with its number in n_total, holds segment_bytes from total_bytes on of what would be the
+ *	          host copy: of one GPU, and for each GPU in their order. What the digest table marks as zero is left
+ *	          out.
+ *	ALLOC     total_bytes of host memory. What is in memory is zeroed, except with TRANSFER_AS_IS. Answer:
  *	          PROGRESS ..., SEGMENTS, DONE.
  *
  * With TRANSFER_SPILLED, some segments of a host copy are on a disk (wire/host-copy.h), and one descriptor
@@ -33,8 +34,8 @@
  *
  * DONE of IN has TRANSFER_WITH_DIGESTS if all that is in device memory was compared.
  *
- * DONE with an error may come at any time and is the last answer; fds that are still on their way to
- * the broker are dropped there. Hanging up cancels.
+ * DONE with an error may come at any time and is the last answer; the broker drops fds that arrive after it. Closing
+ * the connection cancels the request.
  */
 #pragma once
 
@@ -53,7 +54,7 @@ enum {
 	TRANSFER_UUID_BYTES = 16,
 };
 
-#define TRANSFER_ALIGN_BYTES (2ull << 20) /* of pieces, in length and in a host copy */
+#define TRANSFER_ALIGN_BYTES (2ull << 20) /* alignment of pieces, in length and in a host copy */
 #define TRANSFER_BYTES_MAX   (1ull << 46) /* of a host copy */
 #define TRANSFER_SLOT_BYTES  (8ull << 20) /* of a ring */
 
@@ -71,15 +72,15 @@ enum transfer_op {
 	TRANSFER_OP__MAX,
 };
 
-/* Flags of LAYOUT; a base also of OUT, a stream of IN; what is spilled, of SEGMENTS and of what announces them. */
+/* Flags of LAYOUT; a base also in OUT, a stream in IN; TRANSFER_SPILLED in SEGMENTS and in the packets before them. */
 enum {
 	TRANSFER_TO_HOST = 1u << 0,
 	TRANSFER_WITH_DIGESTS = 1u << 1, /* computed on the GPU: chunks of zeros are not copied */
 	TRANSFER_BASE = 1u << 2,
-	TRANSFER_LIVE = 1u << 8, /* to host: it may be written meanwhile */
+	TRANSFER_LIVE = 1u << 8, /* out: the memory may be written during the copy */
 	TRANSFER_SPILLED = 1u << 3,
-	TRANSFER_AS_IS = 1u << 4,  /* ALLOC: memory may hold what it held before */
-	TRANSFER_EARLY = 1u << 5,  /* OUT: what is copied is of use before all is */
+	TRANSFER_AS_IS = 1u << 4,  /* ALLOC: memory may hold old bytes */
+	TRANSFER_EARLY = 1u << 5,  /* OUT: the client uses segments before all are complete */
 	TRANSFER_STREAM = 1u << 6, /* IN: through a ring, which the client fills */
 };
 
@@ -88,7 +89,7 @@ struct transfer_piece {
 	uint8_t gpu[TRANSFER_UUID_BYTES];
 };
 
-/* n: pieces here, or fds that ride along. What an op does not speak of is 0. */
+/* n: pieces in this packet, or fds with it. Members that the op does not use are 0. */
 struct transfer_packet {
 	uint32_t version, op;
 	uint32_t n, n_total;
@@ -98,7 +99,7 @@ struct transfer_packet {
 	uint32_t slots;			     /* PROGRESS of a stream: a mask */
 	uint64_t total_bytes, segment_bytes; /* IN, ALLOC, SEGMENTS, OUT with a base; FILLED */
 	uint64_t done_bytes;		     /* PROGRESS */
-	uint64_t zero_bytes, same_bytes;     /* DONE: not copied, being zero, being unchanged */
+	uint64_t zero_bytes, same_bytes;     /* DONE: not copied, being zero or unchanged */
 	union {
 		struct transfer_piece pieces[TRANSFER_ITEMS_MAX];
 		struct {
@@ -107,7 +108,7 @@ struct transfer_packet {
 	};
 };
 
-/** One of kind @op that says nothing yet. */
+/** A packet of kind @op with nothing else set. */
 static inline struct transfer_packet transfer_packet(enum transfer_op op)
 {
 	return (struct transfer_packet){ .version = TRANSFER_VERSION, .op = op };
@@ -119,7 +120,7 @@ static inline bool transfer_has_fds(uint32_t op)
 	return op == TRANSFER_FDS || op == TRANSFER_SEGMENTS || op == TRANSFER_DIGESTS;
 }
 
-/** Whether @p, of @len_bytes with @n_fds, is a packet at all. Pure. 0 or -EBADMSG. */
+/** Whether @p, of @len_bytes with @n_fds, is a valid packet. Pure. 0 or -EBADMSG. */
 int transfer_check(const struct transfer_packet *p, size_t len_bytes, size_t n_fds,
 		   struct brumate_error *err);
 
@@ -132,11 +133,11 @@ int transfer_send(int socket_fd, const struct transfer_packet *p, const int *fds
 int transfer_receive(int socket_fd, struct transfer_packet *ret, int ret_fds[TRANSFER_ITEMS_MAX],
 		     uint64_t deadline_ns, struct brumate_error *err);
 
-/** Sends @n fds in as many packets as it takes, each a copy of @p but for n. */
+/** Sends @n fds in as many packets as needed, each a copy of @p except for n. */
 int transfer_send_all(int socket_fd, const struct transfer_packet *p, const int *fds, size_t n,
 		      uint64_t deadline_ns);
 
-/** Where the piece after one at @offset with @len_bytes starts. Pure. */
+/** The offset of the piece after one of @len_bytes at @offset. Pure. */
 static inline uint64_t transfer_next(uint64_t offset, uint64_t len_bytes)
 {
 	return offset +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Connections: sockets by their paths, messages on them, with framing, fds and deadlines, and varlink's calls. */
+/* Connections: sockets by path, messages on them with framing, fds and deadlines, and varlink calls. */
 #include "wire/wire.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 enum {
 	CONNECT_TIMEOUT_MS = 5000,
 	ROOM_FIRST_BYTES = 4096,
-	ROOM_KEPT_BYTES = 64 << 10, /* of a connection between its messages */
+	ROOM_KEPT_BYTES = 64 << 10, /* of buffer that a connection keeps between messages */
 };
 
 /* ---- sockets ---- */
@@ -76,8 +76,8 @@ static int remove_old(const char *path)
 	return unlink(path) < 0 && errno != ENOENT ? -errno : 0;
 }
 
-/* The mode is set before bind(2), so that the socket is at no moment open to more than it should
- * be, and again after it, because bind(2) takes the umask off. */
+/* Sets the mode before bind(2), so that the socket is never more accessible than it should be, and again after it,
+ * because bind(2) applies the umask. */
 static int bind_and_listen(int fd, const char *path, mode_t mode)
 {
 	auto_(address_fini) struct address a = { .dir_fd = -1 };
@@ -104,7 +104,7 @@ int wire_listen(const char *path, mode_t mode, struct brumate_error *err)
 	return take_fd(&fd);
 }
 
-/* connect(2) waits where the server's backlog is full: not for ever. */
+/* connect(2) waits if the server's backlog is full: limit that. */
 static int set_send_timeout(int fd, int timeout_ms)
 {
 	struct timeval tv = { timeout_ms / 1000, timeout_ms % 1000 * 1000 };
@@ -171,7 +171,7 @@ static int send_frame(struct wire *w, const char *text, size_t len, const int *f
 					deadline_ns);
 
 		if (n < 0) {
-			if (done) /* half a message: the peer can make nothing of what follows */
+			if (done) /* half a message: the peer could not make sense of the rest */
 				shutdown(w->fd, SHUT_RDWR);
 			return (int)n;
 		}
@@ -205,8 +205,8 @@ int wire_send(struct wire *w, json_t *json, const int *fds, size_t n_fds, uint64
 	return r < 0 ? brumate_fail(err, -r, "send: %m") : 0;
 }
 
-/* Reads what is there. fds belong to the message which holds the last byte they were read with: the kernel ends
- * a read at the piece that carried them, and senders put them on the first byte of their message. Returns 0 or
+/* Reads what is available. Fds belong to the message that holds the last byte they were read with: the kernel ends a
+ * read at the data that carried them, and senders attach them to the first byte of their message. Returns 0 or
  * -errno. */
 static int receive_some(struct wire *w, uint64_t deadline_ns)
 {
@@ -329,7 +329,7 @@ bool wire_is_hung_up(const struct wire *w)
 
 /* ---- calls: one at a time on a connection, streamed replies on the way ---- */
 
-/* One name for the errors of all our interfaces: io.brumate.Failed, io.brumate.broker.Failed ... */
+/* All our interfaces use the same name for errors: io.brumate.Failed, io.brumate.broker.Failed ... */
 static bool is_ours(const char *name)
 {
 	const char *last = strrchr(name, '.');
