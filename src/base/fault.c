@@ -36,13 +36,29 @@ void fault_register_peer(const char *who, pid_t pid)
 	pthread_mutex_unlock(&lock);
 }
 
-static void kill_peer(const char *who)
+/* 0: it is not there. */
+static pid_t find_peer(const char *who)
 {
+	pid_t pid = 0;
+
 	pthread_mutex_lock(&lock);
 	for (int i = 0; i < PEERS_MAX && peers[i].who; i++)
-		if (!strcmp(peers[i].who, who) && peers[i].pid > 0)
-			kill(peers[i].pid, SIGKILL);
+		if (!strcmp(peers[i].who, who))
+			pid = peers[i].pid;
 	pthread_mutex_unlock(&lock);
+	return pid;
+}
+
+/* Whoever reads the file can let it go on again. */
+static void stop(const char *path, pid_t pid)
+{
+	auto_free char *list = NULL;
+
+	if (asprintf(&list, "%s.stopped", path) < 0)
+		return;
+	auto_close int fd = open(list, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	if (fd >= 0 && dprintf(fd, "%d\n", pid) > 0)
+		kill(pid, SIGSTOP);
 }
 
 static void delay_ms(long ms)
@@ -67,16 +83,18 @@ static void hold_point(const char *path)
 
 static int act(const char *path, const char *action, const char *arg)
 {
+	const pid_t pid = arg ? find_peer(arg) : getpid();
+
 	if (!strcmp(action, "error"))
 		return arg ? -abs(atoi(arg)) : -EIO;
 	if (!strcmp(action, "delay"))
 		delay_ms(arg ? atol(arg) : 0);
 	else if (!strcmp(action, "hold"))
 		hold_point(path);
-	else if (!strcmp(action, "kill") && arg)
-		kill_peer(arg);
-	else if (!strcmp(action, "kill"))
-		kill(getpid(), SIGKILL);
+	else if (!strcmp(action, "kill") && pid > 0)
+		kill(pid, SIGKILL);
+	else if (!strcmp(action, "stop") && pid > 0)
+		stop(path, pid);
 	return 0;
 }
 

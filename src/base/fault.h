@@ -10,7 +10,9 @@
  * with ACTION one of
  *	error:ERRNO   the point returns -ERRNO (a number)
  *	kill          SIGKILL to this process
- *	kill:WHO      SIGKILL to a peer, by the name it was registered under (broker, criu, job)
+ *	kill:WHO      SIGKILL to a peer, by the name it was registered under (broker, criu, job, keeper, reaper)
+ *	stop          SIGSTOP to this process, whose number is added to the file's name and ".stopped" before
+ *	stop:WHO      the same to a peer
  *	delay:MS      the point waits MS milliseconds
  *	hold          the point makes a FIFO, the file's name and ".held", and waits until somebody writes to it
  * A line is taken out of the file when its point is hit, so each fault fires once; the next line, if there

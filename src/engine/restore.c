@@ -508,6 +508,7 @@ static int on_event(void *arg, enum criu_event event, struct proc_id root,
 	op->data.owner.root = op->job->root;
 	op->restore.root_restored = true;
 	fault_register_peer("job", job_command(op->job).pid);
+	fault_register_peer("reaper", op->job->root.pid);
 	if ((r = job_save(op->job, err)) < 0)
 		return r;
 	r = fault_point("restore.restored");

@@ -442,6 +442,7 @@ static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 		return brumate_fail(err, errno, "signalfd, eventfd: %m");
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	fault_register_peer("job", job_command(&s.job).pid);
+	fault_register_peer("reaper", s.job.root.pid);
 	r = serve(&s, signal_fd, ready_fd, err);
 	log_info("the shim of job %s ends", s.job.id);
 	job_fini(&s.job);

@@ -300,6 +300,7 @@ static int method_start(void *arg, struct wire_call_context *call, json_t *param
 	r = start_command(&s->job, env, err);
 	if (r == 0) {
 		fault_register_peer("job", job_command(&s->job).pid);
+		fault_register_peer("reaper", s->job.root.pid);
 		fault_point("start.started");
 		r = job_set_state(&s->job, JOB_RUNNING, err);
 	}

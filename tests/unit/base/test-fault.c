@@ -117,6 +117,45 @@ static void test_kill(void)
 	CHECK(waitpid(job, &status, 0) == job && WTERMSIG(status) == SIGKILL);
 }
 
+static void expect_stopped(pid_t pid)
+{
+	char text[32] = { 0 };
+	int status;
+
+	CHECK(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status) && !armed());
+	int fd = openat(top, "fault.stopped", O_RDONLY | O_CLOEXEC);
+	CHECK(fd >= 0 && read(fd, text, sizeof(text) - 1) > 0 && atoi(text) == pid);
+	close(fd);
+	CHECK(unlinkat(top, "fault.stopped", 0) == 0);
+	CHECK(kill(pid, SIGCONT) == 0);
+}
+
+static void test_stop(void)
+{
+	int status;
+	pid_t job = start_child();
+
+	fault_register_peer("job", job);
+	put_text(top, "fault", "here stop:job\n");
+	CHECK(fault_point("here") == 0);
+	expect_stopped(job);
+	CHECK(kill(job, SIGKILL) == 0 && waitpid(job, &status, 0) == job);
+	fault_register_peer("job", 0);
+	put_text(top, "fault", "here stop:job\n");
+	CHECK(fault_point("here") == 0 && !armed() && faccessat(top, "fault.stopped", F_OK, 0) < 0);
+
+	put_text(top, "fault", "here stop\n");
+	pid_t self = fork();
+
+	CHECK(self >= 0);
+	if (self == 0) {
+		fault_point("here");
+		_exit(0);
+	}
+	expect_stopped(self);
+	CHECK(waitpid(self, &status, 0) == self && WIFEXITED(status));
+}
+
 int main(void)
 {
 	char path[PATH_MAX + 16];
@@ -131,6 +170,7 @@ int main(void)
 	test_delay();
 	test_hold();
 	test_kill();
+	test_stop();
 	close(top);
 	remove_scratch();
 	return 0;
