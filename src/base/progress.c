@@ -46,10 +46,13 @@ int progress_check(struct progress *p, struct brumate_error *err)
 	if (p->cancelled)
 		return brumate_fail(err, ECANCELED, "cancelled");
 	if (deadline_left_ms(p->deadline_ns) == 0) {
-		if (p->timeout_ms < 1000)
-			brumate_fail(err, ETIMEDOUT, "timed out after %u ms", (unsigned)p->timeout_ms);
-		else
-			brumate_fail(err, ETIMEDOUT, "timed out after %g s", p->timeout_ms / 1000.0);
+		const bool is_short = p->timeout_ms < 1000;
+		const char *waited_for = p->waited_for;
+
+		brumate_fail(err, ETIMEDOUT, "timed out after %g %s%s%s",
+			     is_short ? p->timeout_ms : p->timeout_ms / 1000.0,
+			     is_short ? "ms" : "s", waited_for ? ": it waited for " : "",
+			     waited_for ? waited_for : "");
 		brumate_hint(err, "a longer --timeout gives it more time");
 		return -ETIMEDOUT;
 	}
@@ -181,12 +184,20 @@ void progress_stop(struct progress *p)
 	p->has_ticker = false;
 }
 
+/* The caller holds the lock. */
+static void set_waiting_for(struct progress *p, const char *what)
+{
+	p->waiting_for = what;
+	if (what && *what && strcmp(what, "nothing") != 0 && strcmp(what, "undoing") != 0)
+		p->waited_for = what;
+}
+
 void progress_step(struct progress *p, size_t step, const char *phase, const char *waiting_for)
 {
 	pthread_mutex_lock(&p->lock);
 	p->step = step;
 	p->phase = phase;
-	p->waiting_for = waiting_for;
+	set_waiting_for(p, waiting_for);
 	p->phase_start_ns = clock_now_ns();
 	p->measure = NULL;
 	p->done_bytes = p->total_bytes = 0;
@@ -196,7 +207,7 @@ void progress_step(struct progress *p, size_t step, const char *phase, const cha
 void progress_wait_for(struct progress *p, const char *waiting_for)
 {
 	pthread_mutex_lock(&p->lock);
-	p->waiting_for = waiting_for;
+	set_waiting_for(p, waiting_for);
 	pthread_mutex_unlock(&p->lock);
 }
 

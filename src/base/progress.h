@@ -55,6 +55,8 @@ struct progress {
 	char **notes; /* for the user */
 	size_t n_notes;
 	atomic_bool cancelled, settled;
+	_Atomic(const char *)
+		waited_for; /* the last that was no nothing, borrowed; NULL: nothing */
 
 	/* under the lock: what the ticker samples */
 	pthread_mutex_t lock;
@@ -62,7 +64,7 @@ struct progress {
 	const char *phase, *waiting_for;
 	uint64_t phase_start_ns, done_bytes, total_bytes;
 	struct brumate_error failure; /* that the caller is yet to be told of; code 0: none */
-	progress_measure_fn measure; /* instead of done_bytes; may be NULL */
+	progress_measure_fn measure;  /* instead of done_bytes; may be NULL */
 	void *measure_arg;
 	pthread_t ticker;
 	pthread_cond_t stop;
@@ -73,7 +75,7 @@ struct progress {
 void progress_init(struct progress *p, const struct progress_caller *caller, uint32_t timeout_ms);
 void progress_fini(struct progress *p);
 
-/** Fails with -ECANCELED or -ETIMEDOUT once the caller hung up or the deadline passed. */
+/** Fails with -ECANCELED or -ETIMEDOUT once the caller hung up or the deadline passed; the latter says what was waited for. */
 int progress_check(struct progress *p, struct brumate_error *err);
 
 /** What the operation is for is done, and only its end is left: progress_check() fails no more. */

@@ -485,6 +485,18 @@ static void kill_if_stopped(struct session *s)
 		kill_criu(s);
 }
 
+/* The time is over, and it is known what for. */
+static void tell_of_stop(struct session *s)
+{
+	char text[sizeof(s->why.text)];
+
+	if (!s->stopped_at_ns || s->why.code != ETIMEDOUT)
+		return;
+	snprintf(text, sizeof(text), "%s; CRIU, process %d, was stopped by a signal", s->why.text,
+		 s->child.id.pid);
+	strcpy(s->why.text, text);
+}
+
 static void tick_session(struct session *s)
 {
 	const struct criu_options *o = s->options;
@@ -499,8 +511,10 @@ static void tick_session(struct session *s)
 		proc_signal(s->child.id, SIGKILL);
 	if (one_has_ended(s) && ++s->ticks_without_one == TICKS_WITHOUT_ONE)
 		proc_signal(s->child.id, SIGKILL);
-	if (!s->is_cancelled && !s->past_return && o->on_tick && o->on_tick(o->arg, &s->why) < 0)
+	if (!s->is_cancelled && !s->past_return && o->on_tick && o->on_tick(o->arg, &s->why) < 0) {
+		tell_of_stop(s);
 		cancel_session(s);
+	}
 }
 
 /* The end of its socket tells first of the end of CRIU; but a process that it forked on the way may hold

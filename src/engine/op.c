@@ -135,11 +135,8 @@ static void replace_keeper(struct op *op)
 
 static int run_step(const struct step *step, struct op *op, struct brumate_error *err)
 {
-	replace_keeper(op);
-	int r = progress_check(&op->progress, err);
+	int r = pass_fault_point(op, step, "begin", err);
 
-	if (r == 0)
-		r = pass_fault_point(op, step, "begin", err);
 	if (r < 0)
 		return r;
 	int outcome = step->run(op, err);
@@ -167,8 +164,12 @@ int plan_run(const struct step *steps, size_t n, struct op *op, struct brumate_e
 	for (size_t i = 0; i < n && r >= 0; i++) {
 		uint64_t start_ns = clock_now_ns();
 
+		replace_keeper(op);
+		/* While it is known what the step before waited for. */
+		r = progress_check(&op->progress, err);
 		progress_step(&op->progress, i, steps[i].name, steps[i].waiting_for);
-		r = run_step(&steps[i], op, err);
+		if (r == 0)
+			r = run_step(&steps[i], op, err);
 		if (r < 0) {
 			brumate_wrap(err, r, "%s", steps[i].name);
 			log_info("%s of job %s failed, undoing: step=%s reason=\"%s\"", op->kind,

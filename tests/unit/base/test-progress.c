@@ -55,6 +55,14 @@ static void test_stopped(void)
 	poll(NULL, 0, 5);
 	CHECK(progress_left_ms(&p, 7) == 0);
 	CHECK(progress_check(&p, &err) == -ETIMEDOUT);
+	CHECK_STR(err.text, "timed out after 1 ms");
+	progress_step(&p, 0, "a", "the first");
+	progress_step(&p, 1, "b", "nothing"); /* so it was the first */
+	CHECK(progress_check(&p, &err) == -ETIMEDOUT);
+	CHECK_STR(err.text, "timed out after 1 ms: it waited for the first");
+	progress_wait_for(&p, "another");
+	CHECK(progress_check(&p, &err) == -ETIMEDOUT);
+	CHECK_STR(err.text, "timed out after 1 ms: it waited for another");
 	progress_fini(&p);
 }
 

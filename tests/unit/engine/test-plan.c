@@ -15,8 +15,9 @@
 
 /* What the steps did, in order: "a" ran, "-a" was undone. */
 static char trace[256];
-static const char *failing;	  /* the step that fails */
-static bool cancel_in_first;	  /* the caller gives up while the first step runs */
+static const char *failing;  /* the step that fails */
+static bool cancel_in_first; /* the caller gives up while the first step runs */
+static int first_takes_ms;
 static atomic_bool wants_to_stop; /* the ticker asks too */
 
 static void note(const char *what)
@@ -30,6 +31,8 @@ static int run_named(const char *name, struct brumate_error *err)
 	note(name);
 	if (cancel_in_first)
 		wants_to_stop = true;
+	if (!strcmp(name, "a") && first_takes_ms)
+		poll(NULL, 0, first_takes_ms);
 	if (failing && !strcmp(failing, name))
 		return brumate_fail(err, EBUSY, "%s is broken", name);
 	return 0;
@@ -153,6 +156,19 @@ static void test_deadline(void)
 	CHECK_STR(trace, "-a "); /* it was begun, so its undo is asked */
 	CHECK_STR(err.text, "a: timed out after 20 ms");
 	CHECK(brumate_exit_code(&err) == EXIT_TIMEOUT);
+}
+
+/* What took the time is the step before the one that was not begun any more. */
+static void test_deadline_within(void)
+{
+	auto_(op_fini) struct op op;
+	struct brumate_error err;
+
+	first_takes_ms = 30;
+	CHECK(run_plan(&op, 20, &err) == -ETIMEDOUT);
+	first_takes_ms = 0;
+	CHECK_STR(trace, "a -a ");
+	CHECK_STR(err.text, "b: timed out after 20 ms: it waited for the first");
 }
 
 /* ---- fault points ---- */
@@ -367,6 +383,7 @@ int main(void)
 	test_failure("c", "a b c -c -a ", "c: c is broken", 2);
 	test_cancelled();
 	test_deadline();
+	test_deadline_within();
 	test_faults();
 	test_progress();
 	test_cancelled_in_a_step();
