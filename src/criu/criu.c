@@ -32,6 +32,7 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "criu/images.h"
+#include "criu/mend.h"
 #include "criu/criu-private.h"
 #include "process/credentials.h"
 #include "process/pidns.h"
@@ -224,16 +225,17 @@ static int look_again(struct session *s, struct brumate_error *err)
 static int complete_images(const struct session *s, struct brumate_error *err)
 {
 	const struct criu_user *user = s->options->user;
-	int r = user ? criu_take_back_dir(s->options->images_dir_fd, user) : 0;
+	const int dir_fd = s->options->images_dir_fd;
+	int r = user ? criu_take_back_dir(dir_fd, user) : 0;
 
 	if (r == -EBADMSG)
 		return brumate_fail(
 			err, EBADMSG,
 			"CRIU's images: there is something in them that is not a file of CRIU's");
 
-	if (r == 0)
-		r = criu_fill_bounding_sets(s->options->images_dir_fd);
-	return r < 0 ? brumate_fail(err, -r, "CRIU's images: %m") : 0;
+	if (r == 0 && s->unprivileged)
+		r = criu_fill_bounding_sets(dir_fd);
+	return r < 0 ? brumate_fail(err, -r, "CRIU's images: %m") : criu_mend_images(dir_fd, err);
 }
 
 /* CRIU goes on, whatever it is told here: it lets go of a tree that has ended. All of it still stands still. */
@@ -339,7 +341,7 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 	const struct proc_id root = s->type == CRIU__REQ_TYPE__RESTORE ? s->root : o->root;
 	if (event == CRIU_EVENT_FROZEN && look_again(s, &s->why) < 0)
 		cancel_session(s);
-	if (event == CRIU_EVENT_DUMPED && s->unprivileged && complete_images(s, &s->why) < 0)
+	if (event == CRIU_EVENT_DUMPED && complete_images(s, &s->why) < 0)
 		cancel_session(s);
 	if (!s->is_cancelled && o->on_event && o->on_event(o->arg, event, root, &s->why) < 0)
 		cancel_session(s);

@@ -19,7 +19,6 @@
 #include "images.pb-c.h"
 
 #define MAGIC_PSTREE  0x50273030u
-#define MAGIC_CORE    0x55053847u
 #define MAGIC_SERVICE 0x55105940u
 #define MAGIC_STATS   0x57093306u
 #define MAGIC_SECCOMP 0x64413049u
@@ -251,7 +250,7 @@ static CriuImage__Core *unpack_core(const void *buf, size_t len_bytes)
 {
 	struct criu_entries image, entry;
 
-	if (criu_entries_open(&image, buf, len_bytes, CRIU_MAGIC_IMAGE, MAGIC_CORE) < 0 ||
+	if (criu_entries_open(&image, buf, len_bytes, CRIU_MAGIC_IMAGE, CRIU_MAGIC_CORE) < 0 ||
 	    criu_entries_next(&image, &entry) <= 0 || image.left)
 		return NULL;
 	return criu_image__core__unpack(NULL, entry.left, entry.p);
@@ -306,7 +305,7 @@ static int write_core(int dir_fd, const char *name, const CriuImage__Core *core)
 {
 	size_t len = criu_image__core__get_packed_size(core);
 	auto_free uint8_t *buf = malloc(CORE_HEAD_BYTES + len);
-	const uint32_t head[] = { htole32(CRIU_MAGIC_IMAGE), htole32(MAGIC_CORE),
+	const uint32_t head[] = { htole32(CRIU_MAGIC_IMAGE), htole32(CRIU_MAGIC_CORE),
 				  htole32((uint32_t)len) };
 
 	if (!buf)

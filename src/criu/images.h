@@ -105,9 +105,10 @@ struct criu_entries {
 	size_t left;
 };
 
-/** The first number of an image, and the second of those that contents.c reads. */
+/** The first number of an image, and the second of those that others than images.c read. */
 #define CRIU_MAGIC_IMAGE       0x54564319u
 #define CRIU_MAGIC_INVENTORY   0x58313116u
+#define CRIU_MAGIC_CORE	       0x55053847u
 #define CRIU_MAGIC_FDINFO      0x56213732u
 #define CRIU_MAGIC_IDS	       0x54432030u
 #define CRIU_MAGIC_MM	       0x57492820u

@@ -34,6 +34,7 @@ enum {
 	MAPS_BYTES_MAX = 64 << 20,
 	FDINFO_BYTES_MAX = 1 << 20,
 	TCP_BYTES_MAX = 64 << 20,
+	TIMERS_BYTES_MAX = 16 << 20,
 	TCP_ESTABLISHED = 1,
 	TCP_LISTEN = 10,
 	ANSWER_BYTES = 64 << 10, /* of the socket diagnosis */
@@ -789,6 +790,39 @@ static void check_managed_memory(struct scan *s)
 	}
 }
 
+/* ---- timers ---- */
+
+/* The clock of the CPU time of the thread that made the timer, which the kernel names to nobody. A timer that signals a thread is
+ * taken for that thread's own (criu/mend.h). */
+static bool has_timer_of_unknown_thread(const char *timers)
+{
+	for (const char *t = strstr(timers, "ID: "); t;) {
+		const char *next = strstr(t + 1, "\nID: "), *end = next ? next : t + strlen(t);
+		const char *clock = strstr(t, "\nClockID: -2\n"), *thread = strstr(t, "/tid.");
+
+		if (clock && clock < end && (!thread || thread > end))
+			return true;
+		t = next;
+	}
+	return false;
+}
+
+static void check_timers(struct scan *s)
+{
+	for (size_t i = 0; i < s->tree->n; i++) {
+		const struct proc_info *p = &s->tree->items[i];
+		auto_free char *text = NULL;
+
+		if (p->n_threads > 1 &&
+		    proc_file_read(p->id.pid, "timers", TIMERS_BYTES_MAX, &text, NULL) >= 0 &&
+		    has_timer_of_unknown_thread(text))
+			add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "thread-timer",
+				    "delete it before, or make it with pthread_getcpuclockid(3)",
+				    "has a timer that counts the CPU time of one of its threads: "
+				    "the kernel does not tell which");
+	}
+}
+
 static const struct {
 	const char *name;
 	unsigned scopes; /* of what it may find */
@@ -802,6 +836,7 @@ static const struct {
 	{ "pipes", SCAN_CRIU, check_pipes },
 	{ "unix sockets", SCAN_GPU | SCAN_CRIU, check_unix },
 	{ "tcp", SCAN_CRIU, check_tcp }, /* goes by what the check of unix sockets found */
+	{ "timers", SCAN_CRIU, check_timers },
 	{ "gpu leftovers", SCAN_CRIU, check_gpu_leftovers },
 	{ "managed memory", SCAN_GPU | SCAN_CRIU, check_managed_memory },
 };

@@ -6,6 +6,7 @@
 #include <arpa/inet.h>
 #include <linux/perf_event.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <sys/epoll.h>
@@ -19,6 +20,7 @@
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
+#include <time.h>
 
 static struct scan_report report = SCAN_REPORT_EMPTY;
 static unsigned scopes = SCAN_GPU | SCAN_CRIU;
@@ -444,6 +446,53 @@ static void finds_gpu_processes(void)
 	CHECK(unlink(path) == 0 && rmdir(dir) == 0);
 }
 
+/* ---- timers ---- */
+
+static void *make_timer(void *arg)
+{
+	const bool signals_thread = arg;
+	struct sigevent e = { .sigev_notify = signals_thread ? SIGEV_THREAD_ID : SIGEV_SIGNAL,
+			      .sigev_signo = SIGUSR1 };
+	timer_t t;
+
+	e._sigev_un._tid = gettid();
+	CHECK(timer_create(CLOCK_THREAD_CPUTIME_ID, &e, &t) == 0);
+	little_pause(NULL);
+	return NULL;
+}
+
+static void has_thread_timer(void *arg)
+{
+	struct sigevent e = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1 };
+	clockid_t own;
+	pthread_t thread;
+	timer_t t;
+
+	without_stdio();
+	CHECK(pthread_getcpuclockid(pthread_self(), &own) == 0);
+	CHECK(timer_create(own, &e, &t) == 0);
+	CHECK(timer_create(CLOCK_PROCESS_CPUTIME_ID, &e, &t) == 0);
+	CHECK(timer_create(CLOCK_MONOTONIC, &e, &t) == 0);
+	CHECK(pthread_create(&thread, NULL, make_timer, arg) == 0);
+	pthread_join(thread, NULL);
+}
+
+static void finds_timers_of_unknown_threads(void)
+{
+	for (intptr_t signals_thread = 0; signals_thread < 2; signals_thread++) {
+		struct little l = little_start(has_thread_timer, (void *)signals_thread);
+
+		little_wait_ready(&l);
+		scan(l.pid);
+		if (signals_thread)
+			expect_nothing_else();
+		else
+			expect(SCAN_REFUSE, SCAN_CRIU, "thread-timer",
+			       "has a timer that counts the CPU time of one of its threads");
+		little_end(&l);
+	}
+}
+
 static void callers_may_add(void)
 {
 	struct scan_finding f = { .level = SCAN_REFUSE,
@@ -465,6 +514,7 @@ int main(void)
 	finds_what_waits_for_long();
 	finds_containers();
 	finds_gpu_processes();
+	finds_timers_of_unknown_threads();
 	callers_may_add();
 	scan_report_fini(&report);
 	return 0;

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT
+/* What CRIU would not restore as it was; see mend.h. */
+#include "criu/mend.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/timerfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "images.pb-c.h"
+
+/* ---- an image that is written anew ---- */
+
+enum { HEAD_BYTES = 8, LEN_BYTES = 4 };
+
+void criu_mended_fini(struct criu_mended *m)
+{
+	free(m->bytes);
+	*m = CRIU_MENDED_NONE;
+}
+
+static int append(struct criu_mended *m, const void *bytes, size_t len_bytes)
+{
+	uint8_t *more = realloc(m->bytes, m->len_bytes + len_bytes + 1);
+
+	if (!more)
+		return -ENOMEM;
+	m->bytes = more;
+	memcpy(more + m->len_bytes, bytes, len_bytes);
+	m->len_bytes += len_bytes;
+	return 0;
+}
+
+static int append_entry(struct criu_mended *m, const void *bytes, size_t len_bytes)
+{
+	const uint32_t len = htole32((uint32_t)len_bytes);
+	int r = append(m, &len, sizeof(len));
+
+	return r < 0 ? r : append(m, bytes, len_bytes);
+}
+
+static int append_message(struct criu_mended *m, const ProtobufCMessage *message)
+{
+	size_t len = protobuf_c_message_get_packed_size(message);
+	auto_free uint8_t *bytes = malloc(len + 1);
+
+	if (!bytes)
+		return -ENOMEM;
+	protobuf_c_message_pack(message, bytes);
+	return append_entry(m, bytes, len);
+}
+
+/* ---- timers behind descriptors ---- */
+
+/* One that has never been set, or has no more to come, has no time left, as has one that waits to be read. */
+static bool mend_timer_file(CriuImage__TimerFile *t)
+{
+	const CriuImage__TimerFile before = *t;
+	const bool is_over = !t->left_s && !t->left_ns;
+
+	/* What is left is counted from the restore on. The flags are kept for one that is to end where the clock is set, and it
+	 * comes up to a second late, not early. */
+	if (t->settime_flags & TFD_TIMER_CANCEL_ON_SET && !is_over)
+		t->left_s++;
+	else
+		t->settime_flags = 0;
+	/* It expires at once, which counts as the tick taken off here, and goes on from there. */
+	if (is_over && t->ticks && (t->interval_s || t->interval_ns)) {
+		t->left_ns = 1;
+		t->ticks--;
+	}
+	return t->settime_flags != before.settime_flags || t->left_s != before.left_s ||
+	       t->left_ns != before.left_ns;
+}
+
+/* Appends the entry of a file, mended if need be. 1: it was; 0; -errno. */
+static int append_file(struct criu_mended *m, const struct criu_entries *entry)
+{
+	CriuImage__File *file = criu_image__file__unpack(NULL, entry->left, entry->p);
+
+	if (!file)
+		return -EBADMSG;
+	const bool is_changed = file->timer && mend_timer_file(file->timer);
+	int r = is_changed ? append_message(m, &file->base)
+			   : append_entry(m, entry->p, entry->left);
+	criu_image__file__free_unpacked(file, NULL);
+	return r < 0 ? r : is_changed;
+}
+
+int criu_mend_files(struct criu_mended *ret, const void *buf, size_t len_bytes)
+{
+	auto_(criu_mended_fini) struct criu_mended m = CRIU_MENDED_NONE;
+	struct criu_entries image, entry;
+	bool is_changed = false;
+	int r = criu_entries_open(&image, buf, len_bytes, CRIU_MAGIC_IMAGE, CRIU_MAGIC_FILES);
+
+	if (r < 0 || (r = append(&m, buf, HEAD_BYTES)) < 0)
+		return r;
+	while ((r = criu_entries_next(&image, &entry)) > 0) {
+		if ((r = append_file(&m, &entry)) < 0)
+			return r;
+		is_changed = is_changed || r > 0;
+	}
+	if (r < 0 || !is_changed)
+		return r;
+	*ret = m;
+	m = CRIU_MENDED_NONE;
+	return 1;
+}
+
+/* ---- timers of processes ---- */
+
+/* The numbers of clocks of CPU time: the bits of a thread's or process's number, inverted, above three that say which clock it
+ * is (linux/posix-timers.h). Number 0 is whoever made the timer. */
+enum { CLOCK_OF_THREAD = 4, CLOCK_KIND_BITS = 3 };
+
+static bool is_of_a_thread(int32_t clock)
+{
+	return clock < 0 && clock & CLOCK_OF_THREAD;
+}
+
+static pid_t thread_of(int32_t clock)
+{
+	return (pid_t)(~clock >> CLOCK_KIND_BITS);
+}
+
+static int32_t clock_of(pid_t tid, int32_t like)
+{
+	return (int32_t)(~(uint32_t)tid << CLOCK_KIND_BITS | ((uint32_t)like & 7));
+}
+
+static bool has_thread(const struct criu_image_process *p, pid_t tid)
+{
+	for (size_t i = 0; i < p->n_threads; i++)
+		if (p->threads[i] == tid)
+			return true;
+	return false;
+}
+
+/* Nobody hears of it any more, but it can be asked and deleted. */
+static void silence(CriuImage__PosixTimer *t)
+{
+	t->notify = SIGEV_NONE;
+	t->has_thread = false;
+}
+
+/* It never expires. */
+static void stop(CriuImage__PosixTimer *t)
+{
+	silence(t);
+	t->clock = CLOCK_MONOTONIC;
+	t->interval_s = t->interval_ns = t->left_s = t->left_ns = 0;
+}
+
+/* Returns 1 if it was changed, 0, -EOPNOTSUPP. */
+static int mend_clock(CriuImage__PosixTimer *t, const struct criu_image_process *p)
+{
+	const int32_t clock = (int32_t)t->clock;
+	pid_t tid = is_of_a_thread(clock) ? thread_of(clock) : 0;
+
+	if (!is_of_a_thread(clock))
+		return 0;
+	if (!tid) {
+		/* Who wants to be signalled by its own CPU time makes the timer itself: the kernel offers it no other. */
+		if (t->notify == SIGEV_THREAD_ID && t->has_thread)
+			tid = t->thread;
+		else if (p->n_threads <= 1)
+			tid = p->pid;
+		else
+			return -EOPNOTSUPP;
+		t->clock = (uint32_t)clock_of(tid, clock);
+	}
+	if (has_thread(p, tid))
+		return t->clock != (uint32_t)clock;
+	stop(t);
+	return 1;
+}
+
+static int mend_posix_timer(CriuImage__PosixTimer *t, const struct criu_image_process *p)
+{
+	int r = mend_clock(t, p);
+
+	if (r >= 0 && t->notify == SIGEV_THREAD_ID && !has_thread(p, t->thread)) {
+		silence(t);
+		r = 1;
+	}
+	return r;
+}
+
+static int mend_timers(CriuImage__Core *core, const struct criu_image_process *p)
+{
+	CriuImage__Timers *timers = core->tc ? core->tc->timers : NULL;
+	bool is_changed = false;
+
+	for (size_t i = 0; timers && i < timers->n_posix; i++) {
+		int r = mend_posix_timer(timers->posix[i], p);
+
+		if (r < 0)
+			return r;
+		is_changed = is_changed || r > 0;
+	}
+	return is_changed;
+}
+
+static CriuImage__Core *unpack_core(const void *buf, size_t len_bytes)
+{
+	struct criu_entries image, entry;
+
+	if (criu_entries_open(&image, buf, len_bytes, CRIU_MAGIC_IMAGE, CRIU_MAGIC_CORE) < 0 ||
+	    criu_entries_next(&image, &entry) <= 0 || image.left)
+		return NULL;
+	return criu_image__core__unpack(NULL, entry.left, entry.p);
+}
+
+int criu_mend_core(struct criu_mended *ret, const void *buf, size_t len_bytes,
+		   const struct criu_image_process *p)
+{
+	auto_(criu_mended_fini) struct criu_mended m = CRIU_MENDED_NONE;
+	CriuImage__Core *core = unpack_core(buf, len_bytes);
+	int r = core ? mend_timers(core, p) : -EBADMSG;
+
+	if (r > 0 && (r = append(&m, buf, HEAD_BYTES)) == 0 &&
+	    (r = append_message(&m, &core->base)) == 0)
+		r = 1;
+	if (core)
+		criu_image__core__free_unpacked(core, NULL);
+	if (r <= 0)
+		return r;
+	*ret = m;
+	m = CRIU_MENDED_NONE;
+	return 1;
+}
+
+/* ---- all of them ---- */
+
+static int write_mended(int dir_fd, const char *name, const struct criu_mended *m)
+{
+	auto_close int fd = openat(dir_fd, name, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
+
+	return fd < 0 ? -errno : fd_write_full(fd, m->bytes, m->len_bytes);
+}
+
+/* @p: whose core image it is; NULL: it is files.img. */
+static int mend_image(int dir_fd, const char *name, const struct criu_image_process *p)
+{
+	auto_(criu_mended_fini) struct criu_mended m = CRIU_MENDED_NONE;
+	auto_free char *text = NULL;
+	size_t len = 0;
+	int r = file_read_plain(dir_fd, name, CRIU_IMAGE_BYTES_MAX, &text, &len);
+
+	if (r == 0)
+		r = p ? criu_mend_core(&m, text, len, p) : criu_mend_files(&m, text, len);
+	return r > 0 ? write_mended(dir_fd, name, &m) : r;
+}
+
+static int fail_clock(pid_t pid, struct brumate_error *err)
+{
+	brumate_fail(err, EOPNOTSUPP,
+		     "process %d has a timer that counts the CPU time of one of its threads, and "
+		     "of which, the kernel does not tell",
+		     pid);
+	brumate_hint(err, "delete it before, or make it with pthread_getcpuclockid(3)");
+	return -EOPNOTSUPP;
+}
+
+int criu_mend_images(int dir_fd, struct brumate_error *err)
+{
+	auto_(criu_image_tree_fini) struct criu_image_tree tree = CRIU_IMAGE_TREE_EMPTY;
+	int r = criu_image_tree_read(&tree, dir_fd);
+	char name[32] = "pstree.img";
+
+	for (size_t i = 0; r == 0 && i < tree.n; i++) {
+		snprintf(name, sizeof(name), "core-%d.img", tree.items[i].pid);
+		r = mend_image(dir_fd, name, &tree.items[i]);
+		if (r == -EOPNOTSUPP)
+			return fail_clock(tree.items[i].pid, err);
+	}
+	if (r == 0) {
+		snprintf(name, sizeof(name), "files.img");
+		r = mend_image(dir_fd, name, NULL);
+	}
+	return r < 0 ? brumate_fail(err, -r, "CRIU's image %s: %s", name, strerror(-r)) : 0;
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Puts right in the images of a dump what CRIU writes down, but would not restore as it was: timers. Of what is read
+ * there, nothing is trusted. The rest of the images stays as it is.
+ */
+#pragma once
+
+#include "base/error.h"
+#include "criu/images.h"
+
+/** An image that was changed (owned). */
+struct criu_mended {
+	uint8_t *bytes;
+	size_t len_bytes;
+};
+#define CRIU_MENDED_NONE ((struct criu_mended){ 0 })
+void criu_mended_fini(struct criu_mended *m);
+DEFINE_AUTO_FINI(struct criu_mended, criu_mended_fini)
+
+/**
+ * Mends files.img: timers behind a descriptor. One that repeats, and has expired unread, begins anew when it is read, which CRIU
+ * does not restore; and to what is left of an absolute one CRIU adds the seconds of the clock alone, so that it expires
+ * too early, or again. Pure. Returns 1 (@ret), 0 (nothing is to be changed), -EBADMSG, -ENOMEM.
+ */
+int criu_mend_files(struct criu_mended *ret, const void *buf, size_t len_bytes);
+
+/**
+ * Mends the core image of a process's first thread: timer_create(2). A timer that notifies a thread, or counts its CPU time, does
+ * nothing any more once the thread has ended, while CRIU fails to make it; and CLOCK_THREAD_CPUTIME_ID is the clock of the thread that
+ * made the timer, while CRIU has the first thread make all. Pure. Returns 1 (@ret), 0, -EBADMSG, -ENOMEM; -EOPNOTSUPP: which
+ * thread's CPU time a timer counts cannot be told.
+ */
+int criu_mend_core(struct criu_mended *ret, const void *buf, size_t len_bytes,
+		   const struct criu_image_process *p);
+
+/** Mends the images of a dump beneath @dir_fd. Errors to act on: -EOPNOTSUPP, as above. */
+int criu_mend_images(int dir_fd, struct brumate_error *err);
