@@ -496,6 +496,16 @@ static int digest_filters(struct manifest_filters *ret, const struct filter_tabl
 	return 0;
 }
 
+int cpu_memory_table_threads(struct thread_notes *ret, int table_fd)
+{
+	auto_(unmap_table) struct hidden_table *t = map_table(table_fd);
+
+	if (!t)
+		return -errno;
+	*ret = t->threads;
+	return 0;
+}
+
 int cpu_memory_table_filters(struct manifest_filters **ret, size_t *ret_n, int table_fd)
 {
 	auto_(unmap_table) struct hidden_table *t = map_table(table_fd);

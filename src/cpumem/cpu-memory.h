@@ -128,6 +128,11 @@ int cpu_memory_allow_device_maps(int table_fd);
  * from the kernel. 0, or the -errno of what kept it from reading them all. */
 int cpu_memory_table_filters(struct manifest_filters **ret, size_t *ret_n, int table_fd);
 
+struct thread_notes;
+
+/** What the plugin noted of the threads, once all stand still (criu-plugin/hidden.h). 0, -errno. */
+int cpu_memory_table_threads(struct thread_notes *ret, int table_fd);
+
 /* ---- pure, for foreign bytes ---- */
 
 struct cpu_memory_vma {

@@ -224,6 +224,21 @@ int cpu_memory_image_filters(struct cpu_memory_image *c, struct manifest_filters
 	return c->plugin_dir ? cpu_memory_table_filters(ret, ret_n, c->plugin.table_fd) : -ENOENT;
 }
 
+int cpu_memory_image_threads(struct cpu_memory_image *c, struct progress *progress,
+			     struct brumate_error *err)
+{
+	struct thread_notes notes = { 0 };
+	int r = c->plugin_dir ? cpu_memory_table_threads(&notes, c->plugin.table_fd) : 0;
+
+	if (r < 0)
+		return brumate_fail(err, -r, "what CRIU's plugin says of threads: %m");
+	if (notes.n_early_waits)
+		progress_note(progress,
+			      "%u system calls that wait for a time end before it, with EINTR",
+			      notes.n_early_waits);
+	return 0;
+}
+
 static void join_copy(struct cpu_memory_image *c)
 {
 	if (c->is_copying)

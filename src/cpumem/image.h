@@ -57,6 +57,10 @@ int cpu_memory_image_leave(struct cpu_memory_image *i, struct chunks_writer *w,
 int cpu_memory_image_filters(struct cpu_memory_image *i, struct manifest_filters **ret,
 			     size_t *ret_n);
 
+/** The same of what threads have that does not come back as it was: tells it. */
+int cpu_memory_image_threads(struct cpu_memory_image *i, struct progress *progress,
+			     struct brumate_error *err);
+
 /** At CRIU_EVENT_DUMPED: waits until processes that go on may do so. */
 int cpu_memory_image_dumped(struct cpu_memory_image *i, struct progress *progress,
 			    struct brumate_error *err);

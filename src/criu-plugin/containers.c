@@ -22,6 +22,7 @@
 
 #include "base/cleanup.h"
 #include "base/paths.h"
+#include "criu-plugin/calls.h"
 #include "criu-plugin/helper.h"
 #include "criu-plugin/threads.h"
 #include "gpu/vendor.h"
@@ -153,6 +154,7 @@ static int checkpoint_devices(int pid)
 		return -ENOTSUP;
 	if (ask("check", pid, answer) < 0)
 		return fail("GPU state is not complete", answer);
+	calls_restart(pid);
 	state.all_stopped = true;
 	return tells_late() || state.sees_the_end ? 0 : finish();
 }

@@ -4,8 +4,8 @@
  * the shim fills while CRIU waits for it, and the plugin inside CRIU reads. Both come from one build.
  * Nothing depends on the plugin's heeding it but time: what it does not hide is saved twice.
  *
- * The other way round the plugin fills in the filters of system calls: the kernel shows them to the tracer of a
- * thread alone, and that is CRIU.
+ * The other way round the plugin fills in the filters of system calls, and what else the kernel shows to the tracer of a
+ * thread alone, which is CRIU.
  */
 #pragma once
 
@@ -52,13 +52,20 @@ struct filter_table {
 	uint8_t chains[FILTER_CHAINS_BYTES];
 };
 
+/** What of the threads is not as the program left it. */
+struct thread_notes {
+	uint32_t n_early_waits; /* that end early (calls.h) */
+};
+
 struct hidden_table {
 	uint32_t magic;
 	_Atomic uint32_t is_heeded;	/* set by the plugin, as soon as it can */
 	_Atomic uint32_t n;		/* set by the shim, once the ranges are there */
 	_Atomic uint32_t may_lose_maps; /* set by the shim: devices are mapped by forks alone */
 	struct hidden_range ranges[HIDDEN_RANGES_MAX]; /* sorted by pid, then start; disjoint */
-	struct filter_table filters; /* set by the plugin, before CRIU says that all stand still */
+	/* Set by the plugin, before CRIU says that all stand still: */
+	struct filter_table filters;
+	struct thread_notes threads;
 };
 
 /** A table, empty, for a CRIU. Returns its fd (owned) or -errno. */

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 /*
  * brumate's CRIU plugin. It hides from CRIU the memory that the shim saves by itself (hidden.h); it writes down filters of system
- * calls, since CRIU is who traces the processes; and it opens leftover descriptors of devices anew. It decides nothing, changes
- * nothing in a task, and owns nothing but its view of the table.
+ * calls, since CRIU is who traces the processes; it has interrupted waits begin anew (calls.h); and it opens leftover descriptors
+ * of devices anew. It decides nothing, and owns nothing but its view of the table.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "criu-plugin/calls.h"
 #include "criu-plugin/plugin.h"
 
 #define say(level, ...)                                                 \
@@ -45,6 +46,7 @@ static int init_dump(const char *number)
 {
 	if (!map_table(number))
 		return 0;
+	table->threads = (struct thread_notes){ 0 };
 	table->filters.error = table->filters.n = table->filters.used_bytes = 0;
 	if (hide_begin(table, may_hide))
 		atomic_store(&table->is_heeded, 1);
@@ -87,8 +89,12 @@ static void end_plugin(int stage, int result)
 /* Leaves the process to whatever other plugin there is. */
 static int checkpoint_devices(int pid)
 {
-	if (table)
+	unsigned n_early = calls_restart(pid);
+
+	if (table) {
+		table->threads.n_early_waits += n_early;
 		filters_read(&table->filters, pid);
+	}
 	return -ENOTSUP;
 }
 

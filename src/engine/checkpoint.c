@@ -264,6 +264,8 @@ static int save_frozen(struct op *op, struct brumate_error *err)
 	if (r == 0)
 		r = rights_read_filters(op, err);
 	if (r == 0)
+		r = cpu_memory_image_threads(op->images.cpu_memory, &op->progress, err);
+	if (r == 0)
 		r = describe_tree(op, err);
 	return r < 0 ? r
 		     : cpu_memory_image_frozen(op->images.cpu_memory, &frozen, &op->progress, err);
