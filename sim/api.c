@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "gpu/vendor.h"
 #include "sim.h"
 
 struct sim sim = {
@@ -129,6 +130,10 @@ CUresult handle_open(void)
 		fd = syscall(SYS_userfaultfd, O_CLOEXEC | 1 /* UFFD_USER_MODE_ONLY */);
 	if (fd < 0)
 		return CUDA_ERROR_OPERATING_SYSTEM;
+	if (fcntl((int)fd, F_SETFL, GPU_SIMULATED_DEVICE_FLAG) < 0) {
+		close((int)fd);
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	}
 	sim.handle_fd = (int)fd;
 	return CUDA_SUCCESS;
 }

@@ -6,10 +6,15 @@
  */
 #pragma once
 
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "gpu/gpu.h"
+
+/** The flag of what the simulated driver has open in the place of a device file: CRIU would not save it, and it goes with
+ * the GPU state. Nobody else sets it on objects of that kind. */
+enum { GPU_SIMULATED_DEVICE_FLAG = O_APPEND };
 
 /** How long things take at their best, for choices where being wrong costs time alone. */
 struct gpu_tuning {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* What will not checkpoint; see scan.h. All is gathered first, then each check looks through it: a check is one row
  * of the table at the end. */
-#include "process/scan.h"
+#include "process/scan-private.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -32,38 +32,16 @@
 
 enum {
 	MAPS_BYTES_MAX = 64 << 20,
-	FDINFO_BYTES_MAX = 1 << 20,
 	TCP_BYTES_MAX = 64 << 20,
 	TIMERS_BYTES_MAX = 16 << 20,
 	TCP_ESTABLISHED = 1,
+	TCP_CLOSE = 7,
 	TCP_LISTEN = 10,
 	ANSWER_BYTES = 64 << 10, /* of the socket diagnosis */
 	ANSWER_TIMEOUT_S = 5,
 	NAME_BYTES = 108,	   /* of a unix socket */
 	UNINTERRUPTIBLE_MS = 1000, /* what all of a tree get to end such waits */
 	LOOK_AGAIN_MS = 5,
-};
-
-#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
-
-/* An open file of a process of the tree. */
-struct scan_fd {
-	const struct proc_info *process;
-	int fd;
-	int flags;	 /* open(2)'s, from fdinfo; -1 unknown */
-	pid_t pidfd_pid; /* a pidfd's process; 0: no pidfd, -1: it has ended */
-	bool is_unix;	 /* a unix socket, as the socket diagnosis says */
-	struct stat st;
-	char target[512]; /* as /proc/PID/fd/N reads */
-};
-
-/* A scan under way: everything is gathered first, then each check looks through it. */
-struct scan {
-	struct scan_report report;
-	const struct proc_tree *tree;
-	struct scan_fd *fds;
-	size_t n_fds;
-	int r; /* first failure to record a finding */
 };
 
 void scan_report_fini(struct scan_report *r)
@@ -88,17 +66,13 @@ static void add_finding(struct scan *s, enum scan_level level, unsigned scope,
 			const struct proc_info *p, const char *what, const char *hint,
 			const char *fmt, ...) __attribute__((format(printf, 7, 8)));
 
-static void add_finding(struct scan *s, enum scan_level level, unsigned scope,
-			const struct proc_info *p, const char *what, const char *hint,
-			const char *fmt, ...)
+void scan_vfound(struct scan *s, enum scan_level level, unsigned scope, const struct proc_info *p,
+		 const char *what, const char *hint, const char *fmt, va_list ap)
 {
 	struct scan_finding f = { .level = level, .scope = scope, .pid = p->id.pid };
-	va_list ap;
-
 	int n = snprintf(f.text, sizeof(f.text), "process %d (%s) ", p->id.pid, p->comm);
-	va_start(ap, fmt);
+
 	vsnprintf(f.text + n, sizeof(f.text) - (size_t)n, fmt, ap);
-	va_end(ap);
 	snprintf(f.what, sizeof(f.what), "%s", what);
 	snprintf(f.hint, sizeof(f.hint), "%s", hint);
 	int r = scan_add(&s->report, &f);
@@ -106,12 +80,15 @@ static void add_finding(struct scan *s, enum scan_level level, unsigned scope,
 		s->r = r;
 }
 
-static bool tree_has(const struct scan *s, pid_t pid)
+static void add_finding(struct scan *s, enum scan_level level, unsigned scope,
+			const struct proc_info *p, const char *what, const char *hint,
+			const char *fmt, ...)
 {
-	for (size_t i = 0; i < s->tree->n; i++)
-		if (s->tree->items[i].id.pid == pid)
-			return true;
-	return false;
+	va_list ap;
+
+	va_start(ap, fmt);
+	scan_vfound(s, level, scope, p, what, hint, fmt, ap);
+	va_end(ap);
 }
 
 /* ---- open files ---- */
@@ -122,13 +99,16 @@ static void read_fdinfo(struct scan_fd *f)
 	auto_free char *text = NULL;
 
 	snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", f->process->id.pid, f->fd);
-	f->flags = -1;
-	if (file_read(AT_FDCWD, path, FDINFO_BYTES_MAX, &text, NULL) < 0)
+	f->flags = f->mount_id = -1;
+	if (file_read(AT_FDCWD, path, SCAN_FDINFO_BYTES_MAX, &text, NULL) < 0)
 		return;
 
 	const char *flags = strstr(text, "flags:"), *pid = strstr(text, "\nPid:");
+	const char *mount = strstr(text, "\nmnt_id:");
 	if (flags)
 		f->flags = (int)strtol(flags + strlen("flags:"), NULL, 8);
+	if (mount)
+		f->mount_id = atoi(mount + strlen("\nmnt_id:"));
 	if (pid)
 		f->pidfd_pid = (pid_t)strtol(pid + strlen("\nPid:"), NULL, 10);
 }
@@ -181,17 +161,6 @@ static void gather_fds(struct scan *s)
 	}
 }
 
-static const struct scan_fd *find_inode(const struct scan *s, const char *prefix,
-					unsigned long inode)
-{
-	size_t len = strlen(prefix);
-
-	for (size_t i = 0; i < s->n_fds; i++)
-		if (s->fds[i].st.st_ino == inode && !strncmp(s->fds[i].target, prefix, len))
-			return &s->fds[i];
-	return NULL;
-}
-
 /* Kernel objects behind a descriptor, by the name /proc gives them. */
 static const struct {
 	const char *target, *what, *name, *hint;
@@ -211,7 +180,7 @@ static const char *const known_objects[] = {
 static void check_object(struct scan *s, const struct scan_fd *f, const char *name)
 {
 	/* As with device files of GPUs: what the simulated driver holds in its place goes with the GPU state. */
-	if ((!strcmp(name, "[landlock-ruleset]") || !strcmp(name, "[userfaultfd]")) &&
+	if (f->flags >= 0 && f->flags & GPU_SIMULATED_DEVICE_FLAG &&
 	    scan_uses_gpu(f->process->id.pid) > 0)
 		return;
 	for (size_t i = 0; i < COUNT(objects); i++) {
@@ -236,18 +205,21 @@ static void check_pidfd(struct scan *s, const struct scan_fd *f)
 			    "close it before the checkpoint",
 			    "has a pidfd (fd %d) of process %d, which is not of the job", f->fd,
 			    f->pidfd_pid);
+	else if (f->flags >= 0 && f->flags & O_EXCL) /* PIDFD_THREAD */
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "pidfd",
+			    "close it before the checkpoint",
+			    "has a pidfd (fd %d) of a thread, which CRIU does not save", f->fd);
 }
 
 static bool device_is_known(dev_t dev)
 {
 	enum { MEMORY = 1, NUL = 3, ZERO = 5, FULL = 7, URANDOM = 9 }; /* between them: random */
-	enum { CONSOLE = 4, TTY = 5, MISC = 10, PTS_FIRST = 136, PTS_LAST = 143, TUN = 200 };
+	enum { CONSOLE = 4, TTY = 5, PTS_FIRST = 136, PTS_LAST = 143 };
 
 	if (major(dev) == MEMORY)
 		return minor(dev) == NUL || minor(dev) == ZERO ||
 		       (minor(dev) >= FULL && minor(dev) <= URANDOM);
 	return major(dev) == CONSOLE || major(dev) == TTY ||
-	       (major(dev) == MISC && minor(dev) == TUN) ||
 	       (major(dev) >= PTS_FIRST && major(dev) <= PTS_LAST);
 }
 
@@ -400,7 +372,7 @@ static void check_tcp_table(struct scan *s, const char *path)
 			continue;
 		if (c.state == TCP_LISTEN && c.n_waiting)
 			add_in_flight(s, f, c.n_waiting);
-		if (c.state == TCP_ESTABLISHED && !may_repair) {
+		if (c.state != TCP_LISTEN && c.state != TCP_CLOSE && !may_repair) {
 			refuse_connection(s, f);
 			continue;
 		}
@@ -433,8 +405,14 @@ static void check_tcp(struct scan *s)
 /* ---- Unix sockets: only the kernel's socket diagnosis tells who the peer is ---- */
 
 struct unix_socket {
-	unsigned inode, peer; /* peer 0: not connected */
+	unsigned inode, peer; /* peer 0: not connected, or not accepted yet */
 	int type;
+	int state;
+	bool has_ended;	 /* both ways */
+	unsigned n_sent; /* bytes that the other end has not read; not of one that listens */
+	const uint32_t *
+		waiting; /* of one that listens: clients that it has not accepted; 0: closed since */
+	size_t n_waiting;
 	char name[NAME_BYTES + 1]; /* of the peer's address or its own */
 };
 
@@ -452,7 +430,8 @@ static int ask_for_sockets(int fd)
 		.req = {
 			.sdiag_family = AF_UNIX,
 			.udiag_states = ~0u,
-			.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_PEER,
+			.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_PEER | UDIAG_SHOW_ICONS |
+				      UDIAG_SHOW_RQLEN,
 		},
 	};
 	struct timeval timeout = { .tv_sec = ANSWER_TIMEOUT_S };
@@ -463,12 +442,27 @@ static int ask_for_sockets(int fd)
 	return 0;
 }
 
+static void parse_queues(struct unix_socket *ret, const struct rtattr *a, size_t len)
+{
+	if (a->rta_type == UNIX_DIAG_SHUTDOWN && len >= sizeof(uint8_t))
+		ret->has_ended = *(const uint8_t *)RTA_DATA(a) == (1 << SHUT_RD | 1 << SHUT_WR);
+	if (a->rta_type == UNIX_DIAG_RQLEN && len >= sizeof(struct unix_diag_rqlen) &&
+	    ret->state != TCP_LISTEN)
+		ret->n_sent = ((const struct unix_diag_rqlen *)RTA_DATA(a))->udiag_wqueue;
+	if (a->rta_type == UNIX_DIAG_ICONS) {
+		ret->waiting = RTA_DATA(a);
+		ret->n_waiting = len / sizeof(*ret->waiting);
+	}
+}
+
 static void parse_socket(struct unix_socket *ret, const struct nlmsghdr *h)
 {
 	const struct unix_diag_msg *d = NLMSG_DATA(h);
 	int left = (int)(h->nlmsg_len - NLMSG_LENGTH(sizeof(*d)));
 
-	*ret = (struct unix_socket){ .inode = d->udiag_ino, .type = d->udiag_type };
+	*ret = (struct unix_socket){ .inode = d->udiag_ino,
+				     .type = d->udiag_type,
+				     .state = d->udiag_state };
 	for (const struct rtattr *a = (const void *)(d + 1); RTA_OK(a, left);
 	     a = RTA_NEXT(a, left)) {
 		size_t len = RTA_PAYLOAD(a);
@@ -477,6 +471,7 @@ static void parse_socket(struct unix_socket *ret, const struct nlmsghdr *h)
 			memcpy(&ret->peer, RTA_DATA(a), sizeof(ret->peer));
 		if (a->rta_type == UNIX_DIAG_NAME)
 			memcpy(ret->name, RTA_DATA(a), len < NAME_BYTES ? len : NAME_BYTES);
+		parse_queues(ret, a, len);
 	}
 }
 
@@ -488,10 +483,54 @@ static void note_unix(struct scan *s, const struct unix_socket *u)
 			s->fds[i].is_unix = true;
 }
 
+static void refuse_outside(struct scan *s, const struct scan_fd *f)
+{
+	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "unix-socket",
+		    "close it before the checkpoint, or run both ends in one job",
+		    "is connected to a process outside the job by a unix socket (fd %d)", f->fd);
+}
+
+/* @f: the listening socket; NULL: it is not of the job. */
+static void check_waiting(struct scan *s, const struct unix_socket *u, const struct scan_fd *f)
+{
+	unsigned n_outside = 0;
+
+	for (size_t i = 0; i < u->n_waiting; i++) {
+		const struct scan_fd *client =
+			u->waiting[i] ? find_inode(s, "socket:", u->waiting[i]) : NULL;
+
+		if (client && !f)
+			refuse_outside(s, client);
+		if (!f || client)
+			continue;
+		n_outside++;
+		if (!u->waiting[i])
+			add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "unix-in-flight",
+				    "wait until it has accepted it; suspend and resume work",
+				    "listens at a unix socket (fd %d), and has not accepted one "
+				    "that was closed again",
+				    f->fd);
+	}
+	if (n_outside)
+		add_finding(s, SCAN_NOTE, SCAN_CRIU, f->process, "unix-in-flight",
+			    "wait until it has accepted them; their clients see the connection end",
+			    "listens at a unix socket (fd %d), and has not accepted %u "
+			    "connection%s from outside the job, which a restore does not bring "
+			    "back",
+			    f->fd, n_outside, n_outside == 1 ? "" : "s");
+}
+
 static void check_socket(struct scan *s, const struct unix_socket *u)
 {
 	const struct scan_fd *f = find_inode(s, "socket:", u->inode);
 
+	check_waiting(s, u, f);
+	if (f && !u->peer && u->type != SOCK_DGRAM && u->state == TCP_ESTABLISHED && u->n_sent &&
+	    !u->has_ended)
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "unix-in-flight",
+			    "wait until it is accepted; suspend and resume work",
+			    "has sent by a unix socket (fd %d) that nobody has accepted yet",
+			    f->fd);
 	if (!f || !u->peer || find_inode(s, "socket:", u->peer))
 		return;
 	if (u->type == SOCK_DGRAM)
@@ -499,10 +538,7 @@ static void check_socket(struct scan *s, const struct unix_socket *u)
 			    "it is connected again by its name at the restore",
 			    "sends to a unix socket outside the job (fd %d)", f->fd);
 	else
-		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "unix-socket",
-			    "close it before the checkpoint, or run both ends in one job",
-			    "is connected to a process outside the job by a unix socket (fd %d)",
-			    f->fd);
+		refuse_outside(s, f);
 }
 
 /* The peer of a connection to such a service is unnamed on our side: its own end carries the name. */
@@ -730,6 +766,10 @@ static void check_mappings_of(struct scan *s, const struct proc_info *p, const c
 	if (strstr(maps, "anon_inode:[io_uring]"))
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "io_uring",
 			    "set sysctl kernel.io_uring_disabled=2", "has an io_uring mapped");
+	if (strstr(maps, "[uprobes]"))
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "uprobes",
+			    "end the tracing of its functions, and start it anew",
+			    "has been traced by uprobes, whose memory CRIU does not save");
 	if (strstr(maps, "/secretmem"))
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "memfd_secret",
 			    "close it before the checkpoint", "has memfd_secret memory mapped");
@@ -833,7 +873,14 @@ static const struct {
 	{ "namespaces", SCAN_CRIU, check_namespaces },
 	{ "mappings", SCAN_CRIU, check_mappings },
 	{ "files", SCAN_GPU | SCAN_CRIU, check_fds },
+	{ "paths", SCAN_CRIU, scan_paths },
 	{ "pipes", SCAN_CRIU, check_pipes },
+	{ "pipes of other kinds", SCAN_CRIU, scan_special_pipes },
+	{ "epolls", SCAN_CRIU, scan_epolls },
+	{ "threads", SCAN_CRIU, scan_threads },
+	{ "objects of System V", SCAN_CRIU, scan_system_v },
+	{ "protocols", SCAN_CRIU, scan_protocols },
+	{ "netlink sockets", SCAN_CRIU, scan_netlink },
 	{ "unix sockets", SCAN_GPU | SCAN_CRIU, check_unix },
 	{ "tcp", SCAN_CRIU, check_tcp }, /* goes by what the check of unix sockets found */
 	{ "timers", SCAN_CRIU, check_timers },

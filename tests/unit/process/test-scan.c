@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Each thing that will not checkpoint, in a little process that has it; and one that has none of it. */
+#include "gpu/vendor.h"
 #include "little.h"
 #include "process/scan.h"
 
@@ -228,8 +229,10 @@ static void ends_at_once(void *arg)
 	int fd = open(library, O_RDONLY | O_CLOEXEC);
 
 	CHECK(mmap(NULL, 4096, PROT_READ, MAP_PRIVATE, fd, 0) != MAP_FAILED);
-	if (open_landlock() < 0)
+	int landlock = open_landlock();
+	if (landlock < 0)
 		return;
+	CHECK(fcntl(landlock, F_SETFL, GPU_SIMULATED_DEVICE_FLAG) == 0);
 	little_ready();
 	little_pause(NULL);
 }

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: MIT
+/* What threads and kernel objects have that CRIU refuses when the job stands still already, refuses at the restore, or
+ * forgets (CRIU 4.2). Only /proc is read, and the kernel is asked about what others see too. */
+#include "process/scan-private.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/kcmp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/msg.h>
+#include <sys/sem.h>
+#include <sys/shm.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/fd.h"
+
+enum {
+	MOUNTINFO_BYTES_MAX = 16 << 20,
+	SYSTEM_V_BYTES_MAX = 16 << 20,
+	/* CRIU's NR_PIPES_WITH_DATA: so many pipes, and so many named ones, it looks into (criu/include/pipes.h). */
+	CRIU_PIPES_MAX = 1024,
+	SCHED_EXTENSIBLE = 7, /* SCHED_EXT; headers may be older */
+};
+
+void scan_found(struct scan *s, enum scan_level level, const struct proc_info *p, const char *what,
+		const char *hint, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	scan_vfound(s, level, SCAN_CRIU, p, what, hint, fmt, ap);
+	va_end(ap);
+}
+
+/* ---- epoll: what it watches is an open file, which may have lost its number, or all of them ---- */
+
+/* One of the files that an epoll watches. The kernel names it by the number that it had when it was added, and by how
+ * many of that number come before it. */
+struct target {
+	unsigned fd, before;
+};
+
+/* As kcmp(2): 0 where @fd is it, above that where it is not; -1: that cannot be told. */
+static long compare_target(const struct scan_fd *epoll, struct target t, int fd)
+{
+	const struct kcmp_epoll_slot slot = { .efd = (unsigned)epoll->fd,
+					      .tfd = t.fd,
+					      .toff = t.before };
+	pid_t pid = epoll->process->id.pid;
+
+	errno = 0;
+	return syscall(SYS_kcmp, pid, pid, KCMP_EPOLL_TFD, fd, &slot);
+}
+
+/* CRIU looks for it among the files of the process that has the epoll. Without kcmp(2) it would not get so far. */
+static bool finds_target(const struct scan *s, const struct scan_fd *epoll, struct target t)
+{
+	if (compare_target(epoll, t, (int)t.fd) == 0)
+		return true;
+	for (size_t i = 0; i < s->n_fds; i++)
+		if (s->fds[i].process == epoll->process &&
+		    (compare_target(epoll, t, s->fds[i].fd) == 0 || errno == ENOENT ||
+		     errno == EPERM || errno == ENOSYS))
+			return true;
+	return false;
+}
+
+static bool is_same_file(const struct scan_fd *a, const struct scan_fd *b)
+{
+	return syscall(SYS_kcmp, a->process->id.pid, b->process->id.pid, KCMP_FILE, a->fd, b->fd) ==
+	       0;
+}
+
+static bool is_epoll(const struct scan_fd *f)
+{
+	return !strcmp(f->target, "anon_inode:[eventpoll]");
+}
+
+/* CRIU saves it once, by the first process that has it. */
+static bool is_seen_before(const struct scan *s, const struct scan_fd *epoll)
+{
+	for (const struct scan_fd *f = s->fds; f < epoll; f++)
+		if (is_epoll(f) && is_same_file(f, epoll))
+			return true;
+	return false;
+}
+
+static void check_targets(struct scan *s, const struct scan_fd *epoll, const char *fdinfo)
+{
+	static const char word[] = "\ntfd:";
+	unsigned *seen = NULL;
+	size_t n = 0;
+
+	for (const char *p = fdinfo; (p = strstr(p, word)); n++) {
+		unsigned *more = array_room(seen, n, sizeof(*seen));
+
+		if (!more) {
+			s->r = -ENOMEM;
+			break;
+		}
+		seen = more;
+		p += strlen(word);
+		struct target t = { .fd = (unsigned)strtoul(p, NULL, 10) };
+		for (size_t i = 0; i < n; i++)
+			t.before += seen[i] == t.fd;
+		seen[n] = t.fd;
+		if (finds_target(s, epoll, t) || is_seen_before(s, epoll))
+			continue;
+		scan_found(s, SCAN_REFUSE, epoll->process, "epoll",
+			   "take a file out of an epoll (EPOLL_CTL_DEL) before closing it; suspend "
+			   "and resume work",
+			   "has an epoll (fd %d) that watches a file which was its fd %u and is "
+			   "open elsewhere only",
+			   epoll->fd, t.fd);
+		break;
+	}
+	free(seen);
+}
+
+void scan_epolls(struct scan *s)
+{
+	for (size_t i = 0; i < s->n_fds; i++) {
+		const struct scan_fd *f = &s->fds[i];
+		auto_free char *text = NULL;
+		char path[64];
+
+		if (!is_epoll(f))
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", f->process->id.pid, f->fd);
+		if (file_read(AT_FDCWD, path, SCAN_FDINFO_BYTES_MAX, &text, NULL) >= 0)
+			check_targets(s, f, text);
+	}
+}
+
+/* ---- pipes ---- */
+
+static bool is_pipe(const struct scan_fd *f)
+{
+	return S_ISFIFO(f->st.st_mode) && !strncmp(f->target, "pipe:", 5);
+}
+
+static int by_number(const void *a, const void *b)
+{
+	ino_t x = *(const ino_t *)a, y = *(const ino_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* How many pipes (@named: that have names) the tree may read from. */
+static size_t count_pipes(struct scan *s, bool named)
+{
+	auto_free ino_t *numbers = calloc(s->n_fds + 1, sizeof(*numbers));
+	size_t n = 0, n_different = 0;
+
+	if (!numbers) {
+		s->r = -ENOMEM;
+		return 0;
+	}
+	for (size_t i = 0; i < s->n_fds; i++)
+		if (S_ISFIFO(s->fds[i].st.st_mode) && is_pipe(&s->fds[i]) != named &&
+		    !(s->fds[i].flags & O_WRONLY))
+			numbers[n++] = s->fds[i].st.st_ino;
+	qsort(numbers, n, sizeof(*numbers), by_number);
+	for (size_t i = 0; i < n; i++)
+		n_different += i == 0 || numbers[i] != numbers[i - 1];
+	return n_different;
+}
+
+void scan_special_pipes(struct scan *s)
+{
+	for (int named = 0; named < 2 && s->tree->n; named++) {
+		size_t n = count_pipes(s, named);
+
+		if (n > CRIU_PIPES_MAX)
+			scan_found(s, SCAN_REFUSE, &s->tree->items[0], "pipes",
+				   "suspend and resume work; close some of them before the "
+				   "checkpoint",
+				   "and its children read from %zu pipes%s, CRIU saves %d", n,
+				   named ? " that have names" : "", CRIU_PIPES_MAX);
+	}
+	for (size_t i = 0; i < s->n_fds; i++)
+		if (is_pipe(&s->fds[i]) && s->fds[i].flags >= 0 && s->fds[i].flags & O_DIRECT)
+			scan_found(s, SCAN_REFUSE, s->fds[i].process, "pipe-packets",
+				   "close it before the checkpoint; suspend and resume work",
+				   "has a pipe of packets (fd %d, O_DIRECT), which CRIU does not "
+				   "save",
+				   s->fds[i].fd);
+}
+
+/* ---- files that no path leads to, and files of namespaces ---- */
+
+/* The line of @mountinfo about mount @id; NULL where the process does not see it. */
+static const char *find_mount(const char *mountinfo, int id)
+{
+	for (const char *line = mountinfo; line && *line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (*line && atoi(line) == id)
+			return line;
+	}
+	return NULL;
+}
+
+/* Whether another mount lies upon the root of mount @id. */
+static bool is_covered(const char *mountinfo, int id)
+{
+	char point[PATH_MAX + 1], other[PATH_MAX + 1];
+	const char *line = find_mount(mountinfo, id);
+	int parent;
+
+	if (!line || sscanf(line, "%*d %*d %*s %*s %4096s", point) != 1)
+		return false;
+	for (line = mountinfo; line && *line; line = strchr(line, '\n')) {
+		line += *line == '\n';
+		if (sscanf(line, "%*d %d %*s %*s %4096s", &parent, other) == 2 && parent == id &&
+		    !strcmp(point, other))
+			return true;
+	}
+	return false;
+}
+
+static bool needs_mount(const struct scan_fd *f)
+{
+	return (S_ISREG(f->st.st_mode) || S_ISDIR(f->st.st_mode) ||
+		(S_ISFIFO(f->st.st_mode) && !is_pipe(f))) &&
+	       f->mount_id >= 0 && f->target[0] == '/' && strncmp(f->target, "/memfd:", 7) &&
+	       strncmp(f->target, "/secretmem", strlen("/secretmem"));
+}
+
+static void check_mount(struct scan *s, const struct scan_fd *f, const char *mountinfo)
+{
+	if (!find_mount(mountinfo, f->mount_id))
+		scan_found(s, SCAN_REFUSE, f->process, "file-without-path",
+			   "close it before the checkpoint; suspend and resume work",
+			   "has %.100s open (fd %d), which is on a file system that is not mounted",
+			   f->target, f->fd);
+	else if (is_covered(mountinfo, f->mount_id))
+		scan_found(s, SCAN_REFUSE, f->process, "file-without-path",
+			   "close it before the checkpoint; suspend and resume work",
+			   "has %.100s open (fd %d), upon whose file system another is mounted",
+			   f->target, f->fd);
+}
+
+/* A descriptor of a namespace. Its own namespaces each process of the tree has after a restore, too. */
+static void check_namespace_file(struct scan *s, const struct scan_fd *f)
+{
+	char name[32], own[sizeof(name) + 32], link[64];
+	const char *colon = strchr(f->target, ':');
+	bool is_regular = S_ISREG(f->st.st_mode) || S_ISDIR(f->st.st_mode);
+
+	if (!is_regular || f->target[0] == '/' || !colon)
+		return;
+	snprintf(name, sizeof(name), "%.*s", (int)(colon - f->target), f->target);
+	snprintf(own, sizeof(own), "ns/%s", name);
+	if (proc_link_read(f->process->id.pid, own, link, sizeof(link)) > 0 &&
+	    !strcmp(link, f->target))
+		return;
+	scan_found(s, SCAN_REFUSE, f->process, "namespace-file",
+		   "close it before the checkpoint; suspend and resume work",
+		   "has %.100s open (fd %d), which is of none of its namespaces", f->target, f->fd);
+}
+
+void scan_paths(struct scan *s)
+{
+	const struct proc_info *of = NULL;
+	auto_free char *mountinfo = NULL;
+
+	for (size_t i = 0; i < s->n_fds; i++) {
+		const struct scan_fd *f = &s->fds[i];
+
+		check_namespace_file(s, f);
+		if (!needs_mount(f))
+			continue;
+		if (of != f->process) {
+			cleanup_free(&mountinfo);
+			mountinfo = NULL;
+			of = f->process;
+			if (proc_file_read(of->id.pid, "mountinfo", MOUNTINFO_BYTES_MAX, &mountinfo,
+					   NULL) < 0)
+				mountinfo = NULL;
+		}
+		if (mountinfo)
+			check_mount(s, f, mountinfo);
+	}
+}
+
+/* ---- threads ---- */
+
+static void check_policy(struct scan *s, const struct proc_info *p, pid_t tid)
+{
+	int policy = sched_getscheduler(tid);
+	const char *name;
+
+	policy &= ~SCHED_RESET_ON_FORK;
+	if (policy == SCHED_DEADLINE)
+		name = "SCHED_DEADLINE";
+	else if (policy == SCHED_EXTENSIBLE)
+		name = "SCHED_EXT";
+	else
+		return;
+	scan_found(
+		s, SCAN_REFUSE, p, "scheduling",
+		"give it another policy before the checkpoint: chrt --other --pid 0 TID; suspend "
+		"and resume work",
+		"has a thread (%d) with the scheduling policy %s, which CRIU does not bring back",
+		tid, name);
+}
+
+static void check_process(struct scan *s, const struct proc_info *p)
+{
+	auto_closedir DIR *dir = proc_dir_open(p->id.pid, "task");
+
+	if (p->state == 'Z')
+		return;
+	for (struct dirent *e; dir && (e = readdir(dir));)
+		if (e->d_name[0] != '.')
+			check_policy(s, p, (pid_t)atoi(e->d_name));
+}
+
+void scan_threads(struct scan *s)
+{
+	for (size_t i = 0; i < s->tree->n; i++)
+		check_process(s, &s->tree->items[i]);
+}
+
+/* ---- objects of System V: the kernel has them, not a process, and tells who used them last ---- */
+
+static bool is_tree_process(const struct scan *s, pid_t pid, const struct proc_info **ret)
+{
+	for (size_t i = 0; i < s->tree->n && pid > 0; i++)
+		if (s->tree->items[i].id.pid == pid) {
+			*ret = &s->tree->items[i];
+			return true;
+		}
+	return false;
+}
+
+static const char system_v_hint[] = "after a restore on another machine, or after a reboot, it is "
+				    "gone; remove it first, or use "
+				    "POSIX semaphores, sockets or files";
+
+static void check_semaphores(struct scan *s, const char *line)
+{
+	const struct proc_info *p;
+	int key, id;
+	unsigned mode, n;
+
+	if (sscanf(line, " %d %d %o %u", &key, &id, &mode, &n) != 4)
+		return;
+	for (unsigned i = 0; i < n; i++)
+		if (is_tree_process(s, semctl(id, (int)i, GETPID), &p)) {
+			scan_found(s, SCAN_SUSPECT, p, "sysv-semaphores", system_v_hint,
+				   "uses System V semaphores (id %d), which are not saved", id);
+			return;
+		}
+}
+
+static void check_queue(struct scan *s, const char *line)
+{
+	const struct proc_info *p;
+	int key, id, sender, receiver;
+
+	if (sscanf(line, " %d %d %*o %*u %*u %d %d", &key, &id, &sender, &receiver) == 4 &&
+	    (is_tree_process(s, sender, &p) || is_tree_process(s, receiver, &p)))
+		scan_found(s, SCAN_SUSPECT, p, "sysv-queue", system_v_hint,
+			   "uses a System V message queue (id %d), which is not saved", id);
+}
+
+/* That of a segment which is mapped is refused by its mapping. */
+static void check_segment(struct scan *s, const char *line)
+{
+	const struct proc_info *p;
+	int key, id, creator, last;
+	unsigned n_attached;
+
+	if (sscanf(line, " %d %d %*o %*u %d %d %u", &key, &id, &creator, &last, &n_attached) == 5 &&
+	    !n_attached && (is_tree_process(s, creator, &p) || is_tree_process(s, last, &p)))
+		scan_found(s, SCAN_SUSPECT, p, "sysv-memory", system_v_hint,
+			   "uses System V shared memory (id %d), which is not saved", id);
+}
+
+void scan_system_v(struct scan *s)
+{
+	static const struct {
+		const char *path;
+		void (*check)(struct scan *s, const char *line);
+	} tables[] = {
+		{ "/proc/sysvipc/sem", check_semaphores },
+		{ "/proc/sysvipc/msg", check_queue },
+		{ "/proc/sysvipc/shm", check_segment },
+	};
+
+	for (size_t i = 0; i < COUNT(tables); i++) {
+		auto_free char *text = NULL;
+
+		if (file_read(AT_FDCWD, tables[i].path, SYSTEM_V_BYTES_MAX, &text, NULL) < 0)
+			continue;
+		for (const char *line = strchr(text, '\n'); line; line = strchr(line + 1, '\n'))
+			tables[i].check(s, line);
+	}
+}
