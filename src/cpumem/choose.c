@@ -480,6 +480,28 @@ int cpu_memory_allow_device_maps(int table_fd)
 	return 0;
 }
 
+int cpu_memory_table_ask(int table_fd, const struct attributes_call *calls, size_t n)
+{
+	auto_(unmap_table) struct hidden_table *t = map_table(table_fd);
+	size_t n_taken = n < HIDDEN_CALLS_MAX ? n : HIDDEN_CALLS_MAX;
+
+	if (!t)
+		return -errno;
+	_Static_assert(sizeof(t->calls.items[0].mask) == sizeof(calls[0].mask), "one mask");
+	for (size_t i = 0; i < n_taken; i++) {
+		struct hidden_call *c = &t->calls.items[i];
+
+		*c = (struct hidden_call){ .pid = calls[i].pid,
+					   .tid = calls[i].tid,
+					   .number = calls[i].number,
+					   .has_mask = calls[i].has_mask };
+		memcpy(c->arguments, calls[i].arguments, sizeof(c->arguments));
+		memcpy(c->mask, calls[i].mask, sizeof(c->mask));
+	}
+	atomic_store_explicit(&t->calls.n, (uint32_t)n_taken, memory_order_release);
+	return 0;
+}
+
 /* Those of a copy, which CRIU cannot change. */
 static int digest_filters(struct manifest_filters *ret, const struct filter_table *t)
 {

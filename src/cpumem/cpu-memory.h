@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "criu/criu.h"
 #include "image/manifest.h"
+#include "process/attributes.h"
 #include "process/process.h"
 
 /** Regions start and end at multiples of this; what stands over at the edges stays with CRIU. */
@@ -123,6 +124,9 @@ int cpu_memory_hide(int table_fd, const struct cpu_memory *m, enum cpu_memory_pi
 
 /** Lets CRIU pass over mappings of the devices it was given (criu_plugin): zeros stand there after a restore. */
 int cpu_memory_allow_device_maps(int table_fd);
+
+/** Asks for calls of restored threads. -errno. */
+int cpu_memory_table_ask(int table_fd, const struct attributes_call *calls, size_t n);
 
 /** Digests (owned) of the filters of system calls that CRIU's processes have, once all stand still, as the plugin has them
  * from the kernel. 0, or the -errno of what kept it from reading them all. */

@@ -202,6 +202,11 @@ int cpu_memory_image_frozen(struct cpu_memory_image *c, const struct cpu_memory_
 	return 0;
 }
 
+int cpu_memory_image_ask(struct cpu_memory_image *c, const struct attributes_call *calls, size_t n)
+{
+	return c->plugin_dir ? cpu_memory_table_ask(c->plugin.table_fd, calls, n) : -ENOENT;
+}
+
 int cpu_memory_image_take(struct cpu_memory_image *c, const struct proc_tree *tree,
 			  struct brumate_error *err)
 {

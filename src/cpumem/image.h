@@ -12,6 +12,7 @@
 #include "base/cleanup.h"
 #include "base/progress.h"
 #include "criu/criu.h"
+#include "process/attributes.h"
 #include "process/process.h"
 #include "chunks/chunks.h"
 #include "store/store.h"
@@ -52,6 +53,10 @@ int cpu_memory_image_take(struct cpu_memory_image *i, const struct proc_tree *tr
 /** Begins to save it, and hides it from CRIU, which knows processes by our numbers. */
 int cpu_memory_image_leave(struct cpu_memory_image *i, struct chunks_writer *w,
 			   struct brumate_error *err);
+
+/** Before a restore: has restored threads make @calls for themselves, as many as there is room for. -ENOENT: our plugin is
+ * not installed; -errno. */
+int cpu_memory_image_ask(struct cpu_memory_image *i, const struct attributes_call *calls, size_t n);
 
 /** From CRIU_EVENT_FROZEN on: cpu_memory_table_filters(). -ENOENT: our plugin is not installed. */
 int cpu_memory_image_filters(struct cpu_memory_image *i, struct manifest_filters **ret,

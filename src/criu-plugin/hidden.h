@@ -4,8 +4,8 @@
  * the shim fills while CRIU waits for it, and the plugin inside CRIU reads. Both come from one build.
  * Nothing depends on the plugin's heeding it but time: what it does not hide is saved twice.
  *
- * The other way round the plugin fills in the filters of system calls, and what else the kernel shows to the tracer of a
- * thread alone, which is CRIU.
+ * The other way round the plugin fills in the filters of system calls, and what else the kernel shows only to the tracer of a
+ * thread, which is CRIU. It also has restored threads make calls for which the shim asks, since only their tracer can.
  */
 #pragma once
 
@@ -57,6 +57,22 @@ struct thread_notes {
 	uint32_t n_early_waits; /* that end early (calls.h) */
 };
 
+enum { HIDDEN_CALLS_MAX = 1 << 14, HIDDEN_CALL_WORDS = 16 };
+
+/** A system call that a restored thread is to make for itself. */
+struct hidden_call {
+	int64_t pid, tid; /* as CRIU numbers them; tid 0: each thread of the process */
+	uint64_t number, arguments[3];
+	uint64_t has_mask; /* the second argument is the address of @mask */
+	uint64_t mask[HIDDEN_CALL_WORDS];
+};
+
+/** Set by the shim before a restore. */
+struct hidden_calls {
+	_Atomic uint32_t n;
+	struct hidden_call items[HIDDEN_CALLS_MAX];
+};
+
 struct hidden_table {
 	uint32_t magic;
 	_Atomic uint32_t is_heeded;	/* set by the plugin, as soon as it can */
@@ -66,6 +82,7 @@ struct hidden_table {
 	/* Set by the plugin, before CRIU says that all stand still: */
 	struct filter_table filters;
 	struct thread_notes threads;
+	struct hidden_calls calls; /* for a restore */
 };
 
 /** A table, empty, for a CRIU. Returns its fd (owned) or -errno. */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * brumate's CRIU plugin. It hides from CRIU the memory that the shim saves by itself (hidden.h); it writes down filters of system
- * calls, since CRIU is who traces the processes; it has interrupted waits begin anew (calls.h); and it opens leftover descriptors
- * of devices anew. It decides nothing, and owns nothing but its view of the table.
+ * calls, since CRIU is who traces the processes; it has interrupted waits begin anew (calls.h), and restored threads make calls for
+ * themselves; and it opens leftover descriptors of devices anew. It decides nothing, and owns nothing but its view of the table.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static int init_restore(const char *number)
 		check_and_remove_inventory_plugin &&
 		check_and_remove_inventory_plugin(HIDDEN_PLUGIN_NAME, strlen(HIDDEN_PLUGIN_NAME));
 
-	if (!needed || map_table(number))
+	if (map_table(number) || !needed)
 		return 0;
 	say(CRIU_LOG_ERROR, "memory of this image is stored separately: only `brumate restore` can "
 			    "bring it back\n");
@@ -95,6 +95,17 @@ static int checkpoint_devices(int pid)
 		table->threads.n_early_waits += n_early;
 		filters_read(&table->filters, pid);
 	}
+	return -ENOTSUP;
+}
+
+/* Whether all of them could be made the shim sees by what they come to. */
+static int resume_devices_late(int pid)
+{
+	int64_t r = table ? calls_make(table, pid) : 0;
+
+	if (r < 0)
+		say(CRIU_LOG_WARNING, "process %d: a call for itself: %s\n", pid,
+		    strerror((int)-r));
 	return -ENOTSUP;
 }
 
@@ -154,6 +165,7 @@ struct cr_plugin CR_PLUGIN_DESC = {
 		[CRIU_HOOK_RESTORE_EXT_FILE] = (void *)restore_ext_file,
 		[CRIU_HOOK_HANDLE_DEVICE_VMA] = (void *)handle_device_vma,
 		[CRIU_HOOK_UPDATE_VMA_MAP] = (void *)update_vma_map,
+		[CRIU_HOOK_RESUME_DEVICES_LATE] = (void *)resume_devices_late,
 		[CRIU_HOOK_CHECKPOINT_DEVICES] = (void *)checkpoint_devices,
 	},
 };

@@ -20,18 +20,22 @@
  */
 
 enum criu_hook {
-	CRIU_HOOK_DUMP_EXT_FILE = 2,	 /* int (int fd, int id) */
-	CRIU_HOOK_RESTORE_EXT_FILE = 3,	 /* int (int id, bool *flag), if there is one: criu_no_retry() */
+	CRIU_HOOK_DUMP_EXT_FILE = 2, /* int (int fd, int id) */
+	CRIU_HOOK_RESTORE_EXT_FILE =
+		3, /* int (int id, bool *flag), if there is one: criu_no_retry() */
 	CRIU_HOOK_HANDLE_DEVICE_VMA = 7, /* int (int fd, const struct stat *), the file mapped */
 	/* int (const char *path, const uint64_t address, const uint64_t old_offset, uint64_t *new_offset,
 	 * int *fd); 1: map that instead */
 	CRIU_HOOK_UPDATE_VMA_MAP = 8,
-	CRIU_HOOK_RESUME_DEVICES_LATE = 9, /* int (int pid), restored and stopped; what it returns does not count */
-	CRIU_HOOK_PAUSE_DEVICES = 10,	   /* int (int pid), the root first, which runs then with all others */
+	CRIU_HOOK_RESUME_DEVICES_LATE =
+		9, /* int (int pid), restored and stopped; what it returns does not count */
+	CRIU_HOOK_PAUSE_DEVICES =
+		10, /* int (int pid), the root first, which runs then with all others */
 	CRIU_HOOK_CHECKPOINT_DEVICES = 11, /* int (int pid), all being stopped */
 	CRIU_HOOKS = 12,
-	CRIU_HOOKS_WITH_RETRY = 14,	   /* or more: see criu_no_retry() */
-	CRIU_HOOK_DUMP_DEVICES_LATE = 14,  /* int (int pid), since CRIU 4.3: memory and files are dumped */
+	CRIU_HOOKS_WITH_RETRY = 14, /* or more: see criu_no_retry() */
+	CRIU_HOOK_DUMP_DEVICES_LATE =
+		14, /* int (int pid), since CRIU 4.3: memory and files are dumped */
 	CRIU_HOOKS_MOST = 15,
 };
 
@@ -116,6 +120,12 @@ int device_decode(struct device_record *ret, const char *text, size_t len_bytes)
 
 /** True if @path begins with one of @prefixes, which are parted by colons. Pure. */
 bool device_is_named(const char *path, const char *prefixes);
+
+/* ---- system calls of restored threads ---- */
+
+/** Has the threads of process @pid, which CRIU has stopped, make what calls of @t are theirs. Returns 0 or more; -errno of
+ * the last that failed. */
+int64_t calls_make(const struct hidden_table *t, pid_t pid);
 
 /* ---- functions that the main program takes from its libraries ---- */
 

@@ -21,6 +21,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "datapath/park.h"
+#include "engine/attributes.h"
 #include "engine/steps.h"
 #include "engine/externals.h"
 #include "engine/gpu-set.h"
@@ -186,7 +187,9 @@ int image_commit(struct op *op, struct brumate_error *err)
 	uint64_t start_ns = clock_now_ns();
 	if ((r = describe_phases(op)) < 0)
 		return brumate_fail(err, -r, "%m");
-	r = secret_seal(op, err);
+	r = op_attributes_write(op, err);
+	if (r == 0)
+		r = secret_seal(op, err);
 	if (r == 0)
 		r = store_commit(&op->checkpoint.writer, &op->checkpoint.manifest, commit_progress,
 				 op, err);
@@ -267,6 +270,8 @@ static int save_frozen(struct op *op, struct brumate_error *err)
 		r = cpu_memory_image_threads(op->images.cpu_memory, &op->progress, err);
 	if (r == 0)
 		r = describe_tree(op, err);
+	if (r == 0)
+		r = op_attributes_read(op, err);
 	return r < 0 ? r
 		     : cpu_memory_image_frozen(op->images.cpu_memory, &frozen, &op->progress, err);
 }

@@ -74,6 +74,8 @@ void op_fini(struct op *op)
 	remote_restore_close(take_ptr(&op->restore.remote));
 	device_image_reader_fini(&op->restore.device);
 	store_image_fini(&op->restore.image);
+	attributes_fini(&op->checkpoint.attributes);
+	attributes_fini(&op->restore.attributes);
 	cleanup_free(&op->images.user.groups);
 	authority_fini(&op->images.authority);
 	signing_key_free(op->images.signing);

@@ -18,6 +18,7 @@
 #include "image/manifest.h"
 #include "job/job.h"
 #include "job/request.h"
+#include "process/attributes.h"
 #include "process/process.h"
 #include "process/scan.h"
 #include "chunks/chunks.h"
@@ -44,6 +45,7 @@ struct op_checkpoint {
 	struct device_image_writer device; /* writes to @memory */
 	struct criu_dump *dump;		   /* CRIU has been started for it */
 	char **externals;		   /* of @dump */
+	struct attributes attributes;	   /* of the frozen tree */
 	int work_fd;			   /* of @dump */
 	uint64_t criu_start_ns;
 	bool committed;
@@ -55,6 +57,7 @@ struct op_restore {
 	char of[MANIFEST_ID_BYTES]; /* the job whose checkpoint @image must be; empty: this one */
 	struct remote_restore *remote; /* @image is in an object store; NULL: it is here */
 	struct device_image_reader device;
+	struct attributes attributes;
 	struct comparing *comparing; /* the files of @image with its manifest, in a thread */
 	struct finding *finding;     /* CRIU, in a thread */
 	bool use_pid_ns;

@@ -28,6 +28,7 @@
 #include "criu/images.h"
 #include "datapath/park.h"
 #include "datapath/move.h"
+#include "engine/attributes.h"
 #include "engine/externals.h"
 #include "engine/gpu-set.h"
 #include "engine/remote-restore.h"
@@ -497,8 +498,12 @@ static int on_event(void *arg, enum criu_event event, struct proc_id root,
 {
 	struct op *op = arg;
 
-	if (event != CRIU_EVENT_RESTORED)
-		return fill_memory(op, event, err);
+	if (event != CRIU_EVENT_RESTORED) {
+		int filled = fill_memory(op, event, err);
+
+		return filled == 0 && event == CRIU_EVENT_RESUMING ? op_attributes_give(op, err)
+								   : filled;
+	}
 	int r = fault_point("restore.built");
 	if (r < 0)
 		return brumate_fail(err, -r, "injected while nobody knows of the job: %m");
@@ -555,6 +560,8 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 	int r = rights_for_restore(op, &options.user, err);
 	if (r == 0)
 		r = cpu_memory_image_open(&op->images.cpu_memory, &options, err);
+	if (r == 0)
+		r = op_attributes_ask(op, err);
 	if (r < 0)
 		return r;
 	r = criu_restore(&op->images.criu, &options, &result, err);
@@ -627,7 +634,7 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	op->images.dir_fd = secret_images_from(op, err);
 	if (op->images.dir_fd < 0)
 		return op->images.dir_fd;
-	if ((r = addresses_check(op, err)) < 0)
+	if ((r = addresses_check(op, err)) < 0 || (r = op_attributes_load(op, err)) < 0)
 		return r;
 	if ((r = rights_check_images(op->images.dir_fd, &op->restore.image.manifest,
 				     op->request->force, err)) < 0 ||

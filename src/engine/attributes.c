@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+/* What processes have beside memory and files, in a checkpoint; see attributes.h. */
+#include "engine/attributes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/fd.h"
+#include "base/user.h"
+
+int op_attributes_read(struct op *op, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	int r = proc_tree_read(&tree, op->job->root, err);
+
+	if (r < 0)
+		return r;
+	attributes_fini(&op->checkpoint.attributes);
+	r = attributes_read(&op->checkpoint.attributes, &tree);
+	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
+}
+
+int op_attributes_write(struct op *op, struct brumate_error *err)
+{
+	size_t len = 0;
+
+	if (!op->checkpoint.attributes.n)
+		return 0;
+	auto_free char *text = attributes_encode(&op->checkpoint.attributes, &len);
+	if (!text)
+		return brumate_fail(err, ENOMEM, "%m");
+	auto_close int fd = openat(op->images.dir_fd, ATTRIBUTES_FILE,
+				   O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	int r = fd < 0 ? -errno : fd_write_full(fd, text, len);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", ATTRIBUTES_FILE) : 0;
+}
+
+int op_attributes_load(struct op *op, struct brumate_error *err)
+{
+	auto_free char *text = NULL;
+	size_t len = 0;
+	int r = file_read_plain(op->images.dir_fd, ATTRIBUTES_FILE, ATTRIBUTES_BYTES_MAX, &text,
+				&len);
+
+	if (r == -ENOENT)
+		return 0;
+	attributes_fini(&op->restore.attributes);
+	if (r >= 0)
+		r = attributes_decode(&op->restore.attributes, text, len);
+	return r < 0 ? brumate_fail(err, -r, "checkpoint %s: criu/%s: %m",
+				    op->restore.image.manifest.id, ATTRIBUTES_FILE)
+		     : 0;
+}
+
+int op_attributes_ask(struct op *op, struct brumate_error *err)
+{
+	auto_free struct attributes_call *calls = NULL;
+	size_t n = 0;
+	int r = attributes_calls(&calls, &n, &op->restore.attributes);
+
+	if (r == 0 && n)
+		r = cpu_memory_image_ask(op->images.cpu_memory, calls, n);
+	/* Without our plugin nobody makes them, which is noted when they are looked for. */
+	return r < 0 && r != -ENOENT ? brumate_fail(err, -r, "calls of restored threads: %m") : 0;
+}
+
+static void note(void *arg, const char *text)
+{
+	struct op *op = arg;
+
+	progress_note(&op->progress, "%s", text);
+}
+
+int op_attributes_give(struct op *op, struct brumate_error *err)
+{
+	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	int r;
+
+	if (!op->restore.attributes.n)
+		return 0;
+	if ((r = proc_tree_read(&tree, op->job->root, err)) < 0)
+		return r;
+	if (op->job->uid != geteuid() &&
+	    (r = user_files_enter(&user, op->job->uid, op->job->gid, err)) < 0)
+		return r;
+	attributes_apply(&op->restore.attributes, &tree, note, op);
+	return 0;
+}

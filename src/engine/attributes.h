@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+/* What processes have beside memory and files (process/attributes.h), in a checkpoint: a file among CRIU's images, which
+ * older checkpoints lack. */
+#pragma once
+
+#include "engine/op.h"
+
+/** At CRIU_EVENT_FROZEN: reads it. */
+int op_attributes_read(struct op *op, struct brumate_error *err);
+
+/** Before the commit: writes it beside CRIU's images. */
+int op_attributes_write(struct op *op, struct brumate_error *err);
+
+/** Reads that of the checkpoint which is restored, from op->images.dir_fd. */
+int op_attributes_load(struct op *op, struct brumate_error *err);
+
+/** Once op->images.cpu_memory is there: asks for what only restored threads can do. */
+int op_attributes_ask(struct op *op, struct brumate_error *err);
+
+/** At CRIU_EVENT_RESUMING: gives it to the restored processes, with the rights of the job's user. What cannot be given back
+ * is noted. */
+int op_attributes_give(struct op *op, struct brumate_error *err);

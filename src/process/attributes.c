@@ -1,0 +1,617 @@
+// SPDX-License-Identifier: MIT
+/* What CRIU does not bring back of processes and threads; see attributes.h. */
+#include "process/attributes.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/mempolicy.h>
+#include <linux/sched/types.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/fd.h"
+#include "base/machine.h"
+
+enum {
+	BITS = 64,
+	IO_PRIORITY_OF_PROCESS = 1, /* IOPRIO_WHO_PROCESS */
+	SMALL_FILE_BYTES = 1 << 16,
+	USUAL_SLACK_NS = 50000,
+};
+
+#define HEADING "brumate attributes 1\n"
+
+void attributes_fini(struct attributes *a)
+{
+	for (size_t i = 0; i < a->n; i++)
+		free(a->items[i].threads);
+	free(a->items);
+	*a = ATTRIBUTES_EMPTY;
+}
+
+/* ---- lists of numbers: "0-3,8" ---- */
+
+static bool has_bit(const uint64_t *mask, unsigned bit)
+{
+	return mask[bit / BITS] >> bit % BITS & 1;
+}
+
+/* Where the list does not fit, it is empty, which means all. */
+static void mask_to_list(char ret[static ATTRIBUTES_LIST_BYTES], const uint64_t *mask, unsigned n)
+{
+	size_t used = 0;
+
+	ret[0] = '\0';
+	for (unsigned i = 0; i < n; i++) {
+		unsigned last = i;
+
+		if (!has_bit(mask, i))
+			continue;
+		while (last + 1 < n && has_bit(mask, last + 1))
+			last++;
+		int written = snprintf(ret + used, ATTRIBUTES_LIST_BYTES - used,
+				       last > i ? "%s%u-%u" : "%s%u", used ? "," : "", i, last);
+		used += (size_t)written;
+		if (used >= ATTRIBUTES_LIST_BYTES) {
+			ret[0] = '\0';
+			return;
+		}
+		i = last;
+	}
+}
+
+/* False: it is no such list. */
+static bool list_to_mask(uint64_t *mask, unsigned n, const char *list)
+{
+	memset(mask, 0, n / 8);
+	while (*list) {
+		char *end;
+		unsigned long first, last;
+
+		if (!isdigit((unsigned char)*list))
+			return false;
+		first = last = strtoul(list, &end, 10);
+		if (*end == '-' && isdigit((unsigned char)end[1]))
+			last = strtoul(end + 1, &end, 10);
+		if (first > last || last >= n || (*end && (*end != ',' || !end[1])))
+			return false;
+		for (unsigned long i = first; i <= last; i++)
+			mask[i / BITS] |= 1ull << i % BITS;
+		list = end + (*end == ',');
+	}
+	return true;
+}
+
+/* ---- CPUs ---- */
+
+static int get_cpus(uint64_t *ret, pid_t tid)
+{
+	memset(ret, 0, ATTRIBUTES_CPUS / 8);
+	return syscall(SYS_sched_getaffinity, tid, ATTRIBUTES_CPUS / 8, ret) < 0 ? -errno : 0;
+}
+
+static bool read_list(uint64_t *ret, const char *path)
+{
+	auto_free char *text = NULL;
+
+	if (!path || file_read(AT_FDCWD, path, SMALL_FILE_BYTES, &text, NULL) < 0)
+		return false;
+	text[strcspn(text, "\n")] = '\0';
+	return *text && list_to_mask(ret, ATTRIBUTES_CPUS, text);
+}
+
+/* The CPUs that a process has which asked for none: those of the nearest cgroup that says, or of the machine. */
+static bool usual_cpus(uint64_t *ret, pid_t pid)
+{
+	auto_free char *cgroup = machine_cgroup(pid);
+
+	while (cgroup) {
+		char path[4096 + 64];
+
+		snprintf(path, sizeof(path), "/sys/fs/cgroup%s/cpuset.cpus.effective", cgroup);
+		if (read_list(ret, path))
+			return true;
+		if (!machine_cgroup_go_out(cgroup))
+			break;
+	}
+	return read_list(ret, "/sys/devices/system/cpu/online");
+}
+
+/* ---- reading ---- */
+
+static int get_scheduling(struct sched_attr *ret, pid_t tid)
+{
+	*ret = (struct sched_attr){ .size = sizeof(*ret) };
+	return syscall(SYS_sched_getattr, tid, ret, sizeof(*ret), 0) < 0 ? -errno : 0;
+}
+
+static uint64_t read_number(pid_t pid, const char *name, int base, uint64_t otherwise)
+{
+	auto_free char *text = NULL;
+
+	if (proc_file_read(pid, name, SMALL_FILE_BYTES, &text, NULL) < 0 || !*text)
+		return otherwise;
+	return strtoull(text, NULL, base);
+}
+
+static pid_t inner_tid(const struct proc_info *info, pid_t tid)
+{
+	char name[48];
+	auto_free char *status = NULL;
+
+	if (info->pid_ns_depth <= 1)
+		return tid;
+	snprintf(name, sizeof(name), "task/%d/status", tid);
+	if (proc_file_read(info->id.pid, name, SMALL_FILE_BYTES, &status, NULL) < 0)
+		return 0;
+	const char *line = strstr(status, "\nNSpid:");
+	if (!line)
+		return tid;
+	const char *end = strchr(line + 1, '\n');
+	while (end && end > line && !isspace((unsigned char)end[-1]))
+		end--;
+	return end ? (pid_t)atoi(end) : 0;
+}
+
+static bool read_thread(struct attributes_thread *ret, const struct proc_info *info, pid_t tid,
+			const uint64_t *usual)
+{
+	uint64_t cpus[ATTRIBUTES_CPUS / BITS];
+	struct sched_attr scheduling;
+	long io_priority = syscall(SYS_ioprio_get, IO_PRIORITY_OF_PROCESS, tid);
+
+	if (get_cpus(cpus, tid) < 0 || (ret->tid = inner_tid(info, tid)) <= 0)
+		return false; /* it has ended */
+	if (!usual || memcmp(cpus, usual, sizeof(cpus)))
+		mask_to_list(ret->cpus, cpus, ATTRIBUTES_CPUS);
+	ret->io_priority = io_priority > 0 ? (uint32_t)io_priority : 0;
+	ret->timer_slack_ns = read_number(tid, "timerslack_ns", 10, 0);
+	ret->util_max = UINT32_MAX;
+	if (get_scheduling(&scheduling, tid) == 0 && scheduling.sched_util_max) {
+		ret->util_min = scheduling.sched_util_min;
+		ret->util_max = scheduling.sched_util_max;
+	}
+	return true;
+}
+
+/* The policy of the memory that has none of its own is that of the first thread. The first line is that of the program's
+ * beginning; the rest would take long, as the kernel looks at every page for it. */
+static void read_memory_policy(struct attributes_process *p, pid_t pid)
+{
+	char path[64], line[2048], policy[ATTRIBUTES_LIST_BYTES];
+
+	snprintf(path, sizeof(path), "/proc/%d/numa_maps", pid);
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, line, sizeof(line) - 1);
+
+	strcpy(p->memory_policy, "default");
+	if (n <= 0)
+		return;
+	line[n] = '\0';
+	if (sscanf(line, "%*x %1023s", policy) != 1)
+		return;
+	char *colon = strrchr(policy, ':');
+	if (colon)
+		*colon = '\0';
+	if (strlen(policy) >= sizeof(p->memory_policy) ||
+	    (colon && strlen(colon + 1) >= sizeof(p->memory_nodes)))
+		return;
+	strcpy(p->memory_policy, policy);
+	strcpy(p->memory_nodes, colon ? colon + 1 : "");
+}
+
+static int read_process(struct attributes_process *ret, const struct proc_info *info)
+{
+	uint64_t usual[ATTRIBUTES_CPUS / BITS];
+	bool has_usual = usual_cpus(usual, info->id.pid);
+	auto_closedir DIR *dir = proc_dir_open(info->id.pid, "task");
+
+	*ret = (struct attributes_process){ .pid = info->inner_pid };
+	ret->coredump_filter =
+		(uint32_t)read_number(info->id.pid, "coredump_filter", 16, UINT32_MAX);
+	ret->personality = (uint32_t)read_number(info->id.pid, "personality", 16, UINT32_MAX);
+	read_memory_policy(ret, info->id.pid);
+	for (struct dirent *e; dir && (e = readdir(dir));) {
+		struct attributes_thread *threads =
+			array_room(ret->threads, ret->n_threads, sizeof(*threads));
+		pid_t tid = (pid_t)atoi(e->d_name);
+
+		if (!threads)
+			return -ENOMEM;
+		ret->threads = threads;
+		threads[ret->n_threads] = (struct attributes_thread){ 0 };
+		if (tid > 0)
+			ret->n_threads += read_thread(&threads[ret->n_threads], info, tid,
+						      has_usual ? usual : NULL);
+	}
+	return 0;
+}
+
+int attributes_read(struct attributes *ret, const struct proc_tree *tree)
+{
+	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
+	int r = 0;
+
+	a.items = calloc(tree->n + 1, sizeof(*a.items));
+	if (!a.items)
+		return -ENOMEM;
+	for (size_t i = 0; i < tree->n && r == 0; i++)
+		if (tree->items[i].state != 'Z')
+			r = read_process(&a.items[a.n++], &tree->items[i]);
+	if (r < 0)
+		return r;
+	*ret = take_struct(a, ATTRIBUTES_EMPTY);
+	return 0;
+}
+
+/* ---- as text ---- */
+
+static const char *or_none(const char *text)
+{
+	return *text ? text : "-";
+}
+
+char *attributes_encode(const struct attributes *a, size_t *ret_len_bytes)
+{
+	char *text = NULL;
+	FILE *f = open_memstream(&text, ret_len_bytes);
+
+	if (!f)
+		return NULL;
+	fputs(HEADING, f);
+	for (size_t i = 0; i < a->n; i++) {
+		const struct attributes_process *p = &a->items[i];
+
+		fprintf(f, "process %d %" PRIx32 " %" PRIx32 " %s %s\n", p->pid, p->coredump_filter,
+			p->personality, or_none(p->memory_policy), or_none(p->memory_nodes));
+		for (size_t k = 0; k < p->n_threads; k++) {
+			const struct attributes_thread *t = &p->threads[k];
+
+			fprintf(f, "thread %d %s %" PRIu32 " %" PRIu64 " %" PRIu32 " %" PRIu32 "\n",
+				t->tid, or_none(t->cpus), t->io_priority, t->timer_slack_ns,
+				t->util_min, t->util_max);
+		}
+	}
+	if (fclose(f) != 0) {
+		free(text);
+		return NULL;
+	}
+	return text;
+}
+
+static void none_to_empty(char *text)
+{
+	if (!strcmp(text, "-"))
+		*text = '\0';
+}
+
+static int add_process(struct attributes *a, const char *line)
+{
+	struct attributes_process p = { 0 };
+	uint64_t nodes[ATTRIBUTES_NODES / BITS];
+	int end = 0;
+
+	if (sscanf(line, "process %d %" SCNx32 " %" SCNx32 " %31s %1023s%n", &p.pid,
+		   &p.coredump_filter, &p.personality, p.memory_policy, p.memory_nodes,
+		   &end) != 5 ||
+	    line[end] || p.pid <= 0 || a->n >= ATTRIBUTES_PROCESSES_MAX)
+		return -EBADMSG;
+	none_to_empty(p.memory_policy);
+	none_to_empty(p.memory_nodes);
+	if (!list_to_mask(nodes, ATTRIBUTES_NODES, p.memory_nodes))
+		return -EBADMSG;
+	struct attributes_process *items = array_room(a->items, a->n, sizeof(*items));
+	if (!items)
+		return -ENOMEM;
+	a->items = items;
+	items[a->n++] = p;
+	return 0;
+}
+
+static int add_thread(struct attributes *a, const char *line)
+{
+	struct attributes_process *p = a->n ? &a->items[a->n - 1] : NULL;
+	struct attributes_thread t = { 0 };
+	uint64_t cpus[ATTRIBUTES_CPUS / BITS];
+	int end = 0;
+
+	if (!p ||
+	    sscanf(line, "thread %d %1023s %" SCNu32 " %" SCNu64 " %" SCNu32 " %" SCNu32 "%n",
+		   &t.tid, t.cpus, &t.io_priority, &t.timer_slack_ns, &t.util_min, &t.util_max,
+		   &end) != 6 ||
+	    line[end] || t.tid <= 0 || p->n_threads >= ATTRIBUTES_THREADS_MAX)
+		return -EBADMSG;
+	none_to_empty(t.cpus);
+	if (!list_to_mask(cpus, ATTRIBUTES_CPUS, t.cpus))
+		return -EBADMSG;
+	struct attributes_thread *threads = array_room(p->threads, p->n_threads, sizeof(*threads));
+	if (!threads)
+		return -ENOMEM;
+	p->threads = threads;
+	threads[p->n_threads++] = t;
+	return 0;
+}
+
+int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes)
+{
+	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
+	auto_free char *copy = strndup(text, len_bytes);
+	int r = 0;
+
+	if (!copy)
+		return -ENOMEM;
+	if (strlen(copy) != len_bytes || strncmp(copy, HEADING, strlen(HEADING)))
+		return -EBADMSG;
+	for (char *line = copy + strlen(HEADING), *next; *line && r == 0; line = next) {
+		next = strchr(line, '\n');
+		if (!next)
+			return -EBADMSG;
+		*next++ = '\0';
+		r = !strncmp(line, "process ", 8)  ? add_process(&a, line)
+		    : !strncmp(line, "thread ", 7) ? add_thread(&a, line)
+						   : -EBADMSG;
+	}
+	if (r < 0)
+		return r;
+	*ret = take_struct(a, ATTRIBUTES_EMPTY);
+	return 0;
+}
+
+/* ---- what a thread does for itself ---- */
+
+/* The words of /proc/PID/numa_maps. -1: another one. */
+static int policy_of(const char *text, unsigned *ret_flags)
+{
+	static const char *const names[] = {
+		[MPOL_DEFAULT] = "default",	  [MPOL_PREFERRED] = "prefer", [MPOL_BIND] = "bind",
+		[MPOL_INTERLEAVE] = "interleave", [MPOL_LOCAL] = "local",
+	};
+	size_t len = strcspn(text, "=");
+
+	*ret_flags = !strcmp(text + len, "=static")	? MPOL_F_STATIC_NODES
+		     : !strcmp(text + len, "=relative") ? MPOL_F_RELATIVE_NODES
+							: 0;
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+		if (strlen(names[i]) == len && !strncmp(text, names[i], len))
+			return (int)i;
+	return -1;
+}
+
+struct call_list {
+	struct attributes_call *items;
+	size_t n;
+};
+
+static int add_call(struct call_list *list, const struct attributes_call *call)
+{
+	struct attributes_call *items = array_room(list->items, list->n, sizeof(*items));
+
+	if (!items)
+		return -ENOMEM;
+	list->items = items;
+	items[list->n++] = *call;
+	return 0;
+}
+
+static int add_calls(struct call_list *list, const struct attributes_process *p)
+{
+	struct attributes_call policy = { .pid = p->pid, .number = SYS_set_mempolicy };
+	const struct attributes_call personality = { .pid = p->pid,
+						     .number = SYS_personality,
+						     .arguments = { p->personality } };
+	unsigned flags;
+	int mode = policy_of(p->memory_policy, &flags);
+	int r = 0;
+
+	policy.arguments[0] = (uint64_t)mode | flags;
+	policy.has_mask = *p->memory_nodes;
+	policy.arguments[2] = policy.has_mask ? ATTRIBUTES_NODES + 1 : 0;
+	if (mode > MPOL_DEFAULT && list_to_mask(policy.mask, ATTRIBUTES_NODES, p->memory_nodes))
+		r = add_call(list, &policy);
+	if (r == 0 && p->personality && p->personality != UINT32_MAX)
+		r = add_call(list, &personality);
+	for (size_t i = 0; i < p->n_threads && r == 0; i++) {
+		const struct attributes_thread *t = &p->threads[i];
+		const struct attributes_call slack = { .pid = p->pid,
+						       .tid = t->tid,
+						       .number = SYS_prctl,
+						       .arguments = { PR_SET_TIMERSLACK,
+								      t->timer_slack_ns } };
+
+		if (t->timer_slack_ns && t->timer_slack_ns != USUAL_SLACK_NS)
+			r = add_call(list, &slack);
+	}
+	return r;
+}
+
+int attributes_calls(struct attributes_call **ret, size_t *ret_n, const struct attributes *a)
+{
+	struct call_list list = { 0 };
+	int r = 0;
+
+	for (size_t i = 0; i < a->n && r == 0; i++)
+		r = add_calls(&list, &a->items[i]);
+	if (r < 0) {
+		free(list.items);
+		return r;
+	}
+	*ret = list.items;
+	*ret_n = list.n;
+	return 0;
+}
+
+/* ---- giving back ---- */
+
+struct giving {
+	attributes_note_fn note;
+	void *arg;
+	const struct proc_info *process;
+};
+
+static void tell(const struct giving *g, const char *fmt, ...)
+	__attribute__((format(printf, 2, 3)));
+
+static void tell(const struct giving *g, const char *fmt, ...)
+{
+	char text[512];
+	va_list ap;
+	int n = snprintf(text, sizeof(text), "process %d (%s): ", g->process->id.pid,
+			 g->process->comm);
+
+	va_start(ap, fmt);
+	vsnprintf(text + n, sizeof(text) - (size_t)n, fmt, ap);
+	va_end(ap);
+	g->note(g->arg, text);
+}
+
+/* CPUs that are not here the kernel leaves out, unless none is left. Returns whether the thread runs where it is to. */
+static bool give_cpus(const struct attributes_thread *t, pid_t tid)
+{
+	uint64_t cpus[ATTRIBUTES_CPUS / BITS], now[ATTRIBUTES_CPUS / BITS];
+
+	if (!*t->cpus)
+		memset(cpus, 0xff, sizeof(cpus));
+	else if (!list_to_mask(cpus, ATTRIBUTES_CPUS, t->cpus))
+		return false;
+	if (syscall(SYS_sched_setaffinity, tid, sizeof(cpus), cpus) < 0)
+		return errno == ESRCH || !*t->cpus;
+	return !*t->cpus || (get_cpus(now, tid) == 0 && !memcmp(cpus, now, sizeof(cpus)));
+}
+
+static bool give_io_priority(const struct attributes_thread *t, pid_t tid)
+{
+	long now = syscall(SYS_ioprio_get, IO_PRIORITY_OF_PROCESS, tid);
+
+	return now == (long)t->io_priority ||
+	       syscall(SYS_ioprio_set, IO_PRIORITY_OF_PROCESS, tid, t->io_priority) == 0 ||
+	       errno == ESRCH;
+}
+
+static bool give_scheduling(const struct attributes_thread *t, pid_t tid)
+{
+	enum { KEEP = 0x08 | 0x10, UTIL = 0x20 | 0x40 }; /* SCHED_FLAG_… */
+	struct sched_attr now, wanted = { .size = sizeof(wanted), .sched_flags = KEEP | UTIL };
+
+	if (t->util_max == UINT32_MAX || get_scheduling(&now, tid) < 0 ||
+	    (now.sched_util_min == t->util_min && now.sched_util_max == t->util_max))
+		return true;
+	wanted.sched_util_min = t->util_min;
+	wanted.sched_util_max = t->util_max;
+	return syscall(SYS_sched_setattr, tid, &wanted, 0) == 0;
+}
+
+static const struct attributes_thread *find_thread(const struct attributes_process *p, pid_t inner)
+{
+	for (size_t i = 0; i < p->n_threads; i++)
+		if (p->threads[i].tid == inner)
+			return &p->threads[i];
+	return NULL;
+}
+
+/* How many threads have not what they are to have. */
+struct missed {
+	size_t cpus, io_priority, slack, scheduling;
+	const char *cpu_list;
+};
+
+static void give_thread(struct missed *m, const struct attributes_thread *t, pid_t tid)
+{
+	if (!give_cpus(t, tid)) {
+		m->cpus++;
+		m->cpu_list = t->cpus;
+	}
+	m->io_priority += !give_io_priority(t, tid);
+	m->scheduling += !give_scheduling(t, tid);
+	m->slack += t->timer_slack_ns &&
+		    read_number(tid, "timerslack_ns", 10, t->timer_slack_ns) != t->timer_slack_ns;
+}
+
+static void tell_missed(const struct giving *g, const struct missed *m)
+{
+	if (m->cpus)
+		tell(g,
+		     "%zu thread%s bound to the CPUs %s, which are not all to be had here: bound "
+		     "to "
+		     "those that are, or to none",
+		     m->cpus, m->cpus == 1 ? " was" : "s were", m->cpu_list);
+	if (m->io_priority)
+		tell(g, "%zu thread%s could not be given the I/O priority that it had",
+		     m->io_priority, m->io_priority == 1 ? "" : "s");
+	if (m->scheduling)
+		tell(g, "%zu thread%s could not be given the utilization limits that it had",
+		     m->scheduling, m->scheduling == 1 ? "" : "s");
+	if (m->slack)
+		tell(g, "%zu thread%s could not be given the timer slack that it had", m->slack,
+		     m->slack == 1 ? "" : "s");
+}
+
+static void give_coredump_filter(const struct giving *g, const struct attributes_process *p)
+{
+	pid_t pid = g->process->id.pid;
+	char path[64], text[16];
+
+	if (p->coredump_filter == UINT32_MAX ||
+	    read_number(pid, "coredump_filter", 16, p->coredump_filter) == p->coredump_filter)
+		return;
+	snprintf(path, sizeof(path), "/proc/%d/coredump_filter", pid);
+	int n = snprintf(text, sizeof(text), "0x%" PRIx32, p->coredump_filter);
+	auto_close int fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0 || write(fd, text, (size_t)n) != n)
+		tell(g, "could not be given the filter of core dumps that it had");
+}
+
+/* Of what the process was to do for itself. */
+static void check_own_calls(const struct giving *g, const struct attributes_process *p)
+{
+	struct attributes_process now = { 0 };
+	pid_t pid = g->process->id.pid;
+
+	if (p->personality != UINT32_MAX &&
+	    read_number(pid, "personality", 16, p->personality) != p->personality)
+		tell(g, "could not be given the personality that it had (%" PRIx32 ")",
+		     p->personality);
+	read_memory_policy(&now, pid);
+	if (*p->memory_policy && (strcmp(now.memory_policy, p->memory_policy) ||
+				  strcmp(now.memory_nodes, p->memory_nodes)))
+		tell(g, "could not be given the memory policy that it had (%s%s%s)",
+		     p->memory_policy, *p->memory_nodes ? ":" : "", p->memory_nodes);
+}
+
+static void give_process(const struct giving *g, const struct attributes_process *p)
+{
+	auto_closedir DIR *dir = proc_dir_open(g->process->id.pid, "task");
+	struct missed missed = { 0 };
+
+	for (struct dirent *e; dir && (e = readdir(dir));) {
+		pid_t tid = (pid_t)atoi(e->d_name);
+		const struct attributes_thread *t =
+			tid > 0 ? find_thread(p, inner_tid(g->process, tid)) : NULL;
+
+		if (t)
+			give_thread(&missed, t, tid);
+	}
+	tell_missed(g, &missed);
+	give_coredump_filter(g, p);
+	check_own_calls(g, p);
+}
+
+void attributes_apply(const struct attributes *a, const struct proc_tree *tree,
+		      attributes_note_fn note, void *arg)
+{
+	for (size_t i = 0; i < tree->n; i++) {
+		const struct giving g = { note, arg, &tree->items[i] };
+
+		for (size_t k = 0; k < a->n; k++)
+			if (a->items[k].pid == tree->items[i].inner_pid)
+				give_process(&g, &a->items[k]);
+	}
+}

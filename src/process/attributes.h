@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What processes and threads have beside memory and files, and CRIU does not bring back: the CPUs they may run on, priorities,
+ * and the like. Read while they stand still, written down as text (docs/image-format.md, "Attributes"), and given back from
+ * outside. Processes and threads are numbered as their own pid namespace does.
+ */
+#pragma once
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "process/process.h"
+
+enum {
+	ATTRIBUTES_CPUS = 8192, /* more than any kernel has */
+	ATTRIBUTES_NODES = 1024,
+	ATTRIBUTES_THREADS_MAX = 1 << 16,
+	ATTRIBUTES_PROCESSES_MAX = 1 << 17,
+	ATTRIBUTES_BYTES_MAX = 256 << 20,
+	ATTRIBUTES_LIST_BYTES = 1024, /* of a list of CPUs or nodes as text */
+};
+
+/** Name of the file among CRIU's images. */
+#define ATTRIBUTES_FILE "attributes"
+
+struct attributes_thread {
+	pid_t tid;
+	uint32_t io_priority; /* as ioprio_get(2) */
+	uint64_t timer_slack_ns;
+	uint32_t util_min, util_max; /* as sched_getattr(2) */
+	/* "0-3,8"; empty: all that there are. In a cgroup these are the CPUs of the cgroup. */
+	char cpus[ATTRIBUTES_LIST_BYTES];
+};
+
+struct attributes_process {
+	pid_t pid;
+	uint32_t coredump_filter;
+	uint32_t personality;
+	char memory_policy[32];			  /* "default", "bind", "prefer=relative" … */
+	char memory_nodes[ATTRIBUTES_LIST_BYTES]; /* of that policy; empty: none */
+	struct attributes_thread *threads;	  /* owned */
+	size_t n_threads;
+};
+
+struct attributes {
+	struct attributes_process *items; /* owned */
+	size_t n;
+};
+#define ATTRIBUTES_EMPTY ((struct attributes){ 0 })
+void attributes_fini(struct attributes *a);
+DEFINE_AUTO_FINI(struct attributes, attributes_fini)
+
+/** Reads those of all processes of @tree. What cannot be read of one is left out. 0, -ENOMEM. */
+int attributes_read(struct attributes *ret, const struct proc_tree *tree);
+
+/** As text (owned); NULL without memory. */
+char *attributes_encode(const struct attributes *a, size_t *ret_len_bytes);
+
+/** Pure, for foreign bytes. -EBADMSG, -ENOMEM. */
+int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes);
+
+/** A system call that a restored thread is to make for itself: others cannot do it. */
+struct attributes_call {
+	pid_t pid, tid; /* as the record numbers them; tid 0: each thread of the process */
+	uint64_t number, arguments[3];
+	bool has_mask; /* the second argument is the address of @mask */
+	uint64_t mask[ATTRIBUTES_NODES / 64];
+};
+
+/** The calls that give back what cannot be given from outside (owned). 0, -ENOMEM. */
+int attributes_calls(struct attributes_call **ret, size_t *ret_n, const struct attributes *a);
+
+/** Told of what could not be given back, in a sentence. */
+typedef void (*attributes_note_fn)(void *arg, const char *text);
+
+/**
+ * Gives the processes of @tree, which stand still after a restore, what @a says, with the rights of the calling thread
+ * for files and signals (user_files_enter()), and looks whether they have it all. What they do not have is noted.
+ */
+void attributes_apply(const struct attributes *a, const struct proc_tree *tree,
+		      attributes_note_fn note, void *arg);
