@@ -494,7 +494,7 @@ int cpu_memory_table_ask(int table_fd, const struct attributes_call *calls, size
 		*c = (struct hidden_call){ .pid = calls[i].pid,
 					   .tid = calls[i].tid,
 					   .number = calls[i].number,
-					   .has_mask = calls[i].has_mask };
+					   .mask_argument = calls[i].mask_argument };
 		memcpy(c->arguments, calls[i].arguments, sizeof(c->arguments));
 		memcpy(c->mask, calls[i].mask, sizeof(c->mask));
 	}

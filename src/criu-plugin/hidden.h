@@ -62,8 +62,8 @@ enum { HIDDEN_CALLS_MAX = 1 << 14, HIDDEN_CALL_WORDS = 16 };
 /** A system call that a restored thread is to make for itself. */
 struct hidden_call {
 	int64_t pid, tid; /* as CRIU numbers them; tid 0: each thread of the process */
-	uint64_t number, arguments[3];
-	uint64_t has_mask; /* the second argument is the address of @mask */
+	uint64_t number, arguments[6];
+	uint64_t mask_argument; /* which of them is the address of @mask; 0: none */
 	uint64_t mask[HIDDEN_CALL_WORDS];
 };
 

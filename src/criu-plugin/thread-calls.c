@@ -39,7 +39,7 @@ static uint64_t stack_of(const registers *r)
 	return r->rsp;
 }
 
-static void set_call(registers *r, uint64_t at, uint64_t number, const uint64_t arguments[static 3])
+static void set_call(registers *r, uint64_t at, uint64_t number, const uint64_t arguments[static 6])
 {
 	r->rip = at;
 	r->rax = number;
@@ -47,7 +47,9 @@ static void set_call(registers *r, uint64_t at, uint64_t number, const uint64_t 
 	r->rdi = arguments[0];
 	r->rsi = arguments[1];
 	r->rdx = arguments[2];
-	r->r10 = r->r8 = r->r9 = 0;
+	r->r10 = arguments[3];
+	r->r8 = arguments[4];
+	r->r9 = arguments[5];
 }
 
 static int64_t result_of(const registers *r)
@@ -66,12 +68,12 @@ static uint64_t stack_of(const registers *r)
 	return r->sp;
 }
 
-static void set_call(registers *r, uint64_t at, uint64_t number, const uint64_t arguments[static 3])
+static void set_call(registers *r, uint64_t at, uint64_t number, const uint64_t arguments[static 6])
 {
 	r->pc = at;
 	r->regs[8] = number;
 	for (int i = 0; i < 6; i++)
-		r->regs[i] = i < 3 ? arguments[i] : 0;
+		r->regs[i] = arguments[i];
 }
 
 static int64_t result_of(const registers *r)
@@ -161,14 +163,15 @@ static int begin_tracing(pid_t tid)
 static int64_t run_call(pid_t tid, const registers *before, const struct hidden_call *c,
 			uint64_t instruction)
 {
-	uint64_t arguments[3] = { c->arguments[0], c->arguments[1], c->arguments[2] };
+	uint64_t arguments[6];
 	uint64_t there = (stack_of(before) - RED_ZONE_BYTES - sizeof(c->mask)) & ~15ull;
 	uint64_t saved[HIDDEN_CALL_WORDS];
 	const struct iovec from = { (void *)there, sizeof(saved) };
 	registers now = *before;
 	int64_t result = -EFAULT;
 
-	if (c->has_mask) {
+	memcpy(arguments, c->arguments, sizeof(arguments));
+	if (c->mask_argument) {
 		struct iovec to = { saved, sizeof(saved) };
 
 		if (process_vm_readv(tid, &to, 1, &from, 1, 0) != sizeof(saved))
@@ -176,14 +179,14 @@ static int64_t run_call(pid_t tid, const registers *before, const struct hidden_
 		to.iov_base = (void *)c->mask;
 		if (process_vm_writev(tid, &to, 1, &from, 1, 0) != sizeof(saved))
 			return -EFAULT;
-		arguments[1] = there;
+		arguments[c->mask_argument % 6] = there;
 	}
 	set_call(&now, instruction, c->number, arguments);
 	int r = set_registers(tid, &now);
 	if (r == 0 && (r = run_to_stop(tid)) == 0 && (r = run_to_stop(tid)) == 0 &&
 	    (r = get_registers(tid, &now)) == 0)
 		result = result_of(&now);
-	if (c->has_mask) {
+	if (c->mask_argument) {
 		const struct iovec back = { saved, sizeof(saved) };
 
 		process_vm_writev(tid, &back, 1, &from, 1, 0);

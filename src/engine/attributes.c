@@ -10,6 +10,13 @@
 #include "base/fd.h"
 #include "base/user.h"
 
+int op_attributes_read_ahead(struct op *op, struct brumate_error *err)
+{
+	attributes_fini(&op->checkpoint.attributes);
+	int r = attributes_read_ranges(&op->checkpoint.attributes, &op->tree);
+	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
+}
+
 int op_attributes_read(struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -17,8 +24,11 @@ int op_attributes_read(struct op *op, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
-	attributes_fini(&op->checkpoint.attributes);
+	auto_(attributes_fini) struct attributes ahead =
+		take_struct(op->checkpoint.attributes, ATTRIBUTES_EMPTY);
 	r = attributes_read(&op->checkpoint.attributes, &tree);
+	if (r == 0)
+		attributes_take_ranges(&op->checkpoint.attributes, &ahead);
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 

@@ -5,7 +5,10 @@
 
 #include "engine/op.h"
 
-/** At CRIU_EVENT_FROZEN: reads it. */
+/** While the job runs still: reads what would take long then. */
+int op_attributes_read_ahead(struct op *op, struct brumate_error *err);
+
+/** At CRIU_EVENT_FROZEN: reads the rest. */
 int op_attributes_read(struct op *op, struct brumate_error *err);
 
 /** Before the commit: writes it beside CRIU's images. */

@@ -336,6 +336,8 @@ static int start_criu(struct op *op, struct brumate_error *err)
 	if (r == 0)
 		r = programs_save(op, err);
 	if (r == 0)
+		r = op_attributes_read_ahead(op, err);
+	if (r == 0)
 		r = rights_for_dump(op, &options.user, err);
 	if (r < 0)
 		return r;

@@ -23,8 +23,9 @@
 
 enum {
 	BITS = 64,
-	IO_PRIORITY_OF_PROCESS = 1, /* IOPRIO_WHO_PROCESS */
+	IO_PRIORITY_OF_PROCESS = 1, /* as ioprio_set(2) has it */
 	SMALL_FILE_BYTES = 1 << 16,
+	MAPS_BYTES_MAX = 256 << 20,
 	USUAL_SLACK_NS = 50000,
 };
 
@@ -32,8 +33,10 @@ enum {
 
 void attributes_fini(struct attributes *a)
 {
-	for (size_t i = 0; i < a->n; i++)
+	for (size_t i = 0; i < a->n; i++) {
 		free(a->items[i].threads);
+		free(a->items[i].ranges);
+	}
 	free(a->items);
 	*a = ATTRIBUTES_EMPTY;
 }
@@ -183,6 +186,21 @@ static bool read_thread(struct attributes_thread *ret, const struct proc_info *i
 	return true;
 }
 
+/* "bind:0-1" of /proc/PID/numa_maps. */
+static bool split_policy(char policy[static 32], char nodes[static ATTRIBUTES_LIST_BYTES],
+			 const char *text)
+{
+	const char *colon = strrchr(text, ':');
+	size_t len = colon ? (size_t)(colon - text) : strlen(text);
+
+	if (len >= 32 || (colon && strlen(colon + 1) >= ATTRIBUTES_LIST_BYTES))
+		return false;
+	memcpy(policy, text, len);
+	policy[len] = '\0';
+	strcpy(nodes, colon ? colon + 1 : "");
+	return true;
+}
+
 /* The policy of the memory that has none of its own is that of the first thread. The first line is that of the program's
  * beginning; the rest would take long, as the kernel looks at every page for it. */
 static void read_memory_policy(struct attributes_process *p, pid_t pid)
@@ -199,15 +217,91 @@ static void read_memory_policy(struct attributes_process *p, pid_t pid)
 	line[n] = '\0';
 	if (sscanf(line, "%*x %1023s", policy) != 1)
 		return;
-	char *colon = strrchr(policy, ':');
-	if (colon)
-		*colon = '\0';
-	if (strlen(policy) >= sizeof(p->memory_policy) ||
-	    (colon && strlen(colon + 1) >= sizeof(p->memory_nodes)))
-		return;
-	strcpy(p->memory_policy, policy);
-	strcpy(p->memory_nodes, colon ? colon + 1 : "");
+	split_policy(p->memory_policy, p->memory_nodes, policy);
 }
+
+/* ---- mappings with a policy of their own ---- */
+
+static uint64_t mapping_end(const char *maps, uint64_t start)
+{
+	char text[24];
+	unsigned long long from, to;
+
+	snprintf(text, sizeof(text), "%08" PRIx64 "-", start);
+	for (const char *p = maps; (p = strstr(p, text)); p++)
+		if ((p == maps || p[-1] == '\n') && sscanf(p, "%llx-%llx", &from, &to) == 2 &&
+		    from == start)
+			return to;
+	return 0;
+}
+
+static int add_range(struct attributes_process *p, const struct attributes_range *range)
+{
+	struct attributes_range *ranges = array_room(p->ranges, p->n_ranges, sizeof(*ranges));
+
+	if (!ranges)
+		return -ENOMEM;
+	p->ranges = ranges;
+	ranges[p->n_ranges++] = *range;
+	return 0;
+}
+
+static int read_ranges(struct attributes_process *p, pid_t pid)
+{
+	auto_free char *numa = NULL, *maps = NULL;
+	int r = 0;
+
+	read_memory_policy(p, pid);
+	if (proc_file_read(pid, "numa_maps", MAPS_BYTES_MAX, &numa, NULL) < 0 ||
+	    proc_file_read(pid, "maps", MAPS_BYTES_MAX, &maps, NULL) < 0)
+		return 0;
+	for (const char *line = numa; line && *line && r == 0; line = strchr(line, '\n')) {
+		struct attributes_range range = { 0 };
+		char policy[ATTRIBUTES_LIST_BYTES];
+
+		line += *line == '\n';
+		if (sscanf(line, "%" SCNx64 " %1023s", &range.start, policy) != 2 ||
+		    !split_policy(range.policy, range.nodes, policy) ||
+		    (!strcmp(range.policy, p->memory_policy) &&
+		     !strcmp(range.nodes, p->memory_nodes)))
+			continue;
+		uint64_t end = mapping_end(maps, range.start);
+		range.len_bytes = end - range.start;
+		if (end > range.start && p->n_ranges < ATTRIBUTES_RANGES_MAX)
+			r = add_range(p, &range);
+	}
+	return r;
+}
+
+int attributes_read_ranges(struct attributes *ret, const struct proc_tree *tree)
+{
+	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
+	int r = 0;
+
+	a.items = calloc(tree->n + 1, sizeof(*a.items));
+	if (!a.items)
+		return -ENOMEM;
+	for (size_t i = 0; i < tree->n && r == 0; i++) {
+		a.items[a.n] = (struct attributes_process){ .pid = tree->items[i].inner_pid };
+		r = read_ranges(&a.items[a.n++], tree->items[i].id.pid);
+	}
+	if (r < 0)
+		return r;
+	*ret = take_struct(a, ATTRIBUTES_EMPTY);
+	return 0;
+}
+
+void attributes_take_ranges(struct attributes *to, struct attributes *from)
+{
+	for (size_t i = 0; i < to->n; i++)
+		for (size_t k = 0; k < from->n && !to->items[i].ranges; k++)
+			if (from->items[k].pid == to->items[i].pid) {
+				to->items[i].ranges = take_ptr(&from->items[k].ranges);
+				to->items[i].n_ranges = from->items[k].n_ranges;
+			}
+}
+
+/* ---- reading, while they stand still ---- */
 
 static int read_process(struct attributes_process *ret, const struct proc_info *info)
 {
@@ -280,6 +374,10 @@ char *attributes_encode(const struct attributes *a, size_t *ret_len_bytes)
 				t->tid, or_none(t->cpus), t->io_priority, t->timer_slack_ns,
 				t->util_min, t->util_max);
 		}
+		for (size_t k = 0; k < p->n_ranges; k++)
+			fprintf(f, "memory %" PRIx64 " %" PRIx64 " %s %s\n", p->ranges[k].start,
+				p->ranges[k].len_bytes, or_none(p->ranges[k].policy),
+				or_none(p->ranges[k].nodes));
 	}
 	if (fclose(f) != 0) {
 		free(text);
@@ -341,6 +439,23 @@ static int add_thread(struct attributes *a, const char *line)
 	return 0;
 }
 
+static int decode_range(struct attributes *a, const char *line)
+{
+	struct attributes_process *p = a->n ? &a->items[a->n - 1] : NULL;
+	struct attributes_range range = { 0 };
+	uint64_t nodes[ATTRIBUTES_NODES / BITS];
+	int end = 0;
+
+	if (!p ||
+	    sscanf(line, "memory %" SCNx64 " %" SCNx64 " %31s %1023s%n", &range.start,
+		   &range.len_bytes, range.policy, range.nodes, &end) != 4 ||
+	    line[end] || p->n_ranges >= ATTRIBUTES_RANGES_MAX)
+		return -EBADMSG;
+	none_to_empty(range.policy);
+	none_to_empty(range.nodes);
+	return list_to_mask(nodes, ATTRIBUTES_NODES, range.nodes) ? add_range(p, &range) : -EBADMSG;
+}
+
 int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes)
 {
 	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
@@ -358,6 +473,7 @@ int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes
 		*next++ = '\0';
 		r = !strncmp(line, "process ", 8)  ? add_process(&a, line)
 		    : !strncmp(line, "thread ", 7) ? add_thread(&a, line)
+		    : !strncmp(line, "memory ", 7) ? decode_range(&a, line)
 						   : -EBADMSG;
 	}
 	if (r < 0)
@@ -402,6 +518,25 @@ static int add_call(struct call_list *list, const struct attributes_call *call)
 	return 0;
 }
 
+/* By the first thread alone: the memory is that of all. */
+static int add_range_call(struct call_list *list, const struct attributes_process *p,
+			  const struct attributes_range *range)
+{
+	unsigned flags;
+	int mode = policy_of(range->policy, &flags);
+	struct attributes_call call = { .pid = p->pid,
+					.tid = p->pid,
+					.number = SYS_mbind,
+					.arguments = { range->start, range->len_bytes,
+						       (uint64_t)mode | flags } };
+
+	if (mode < 0 || !list_to_mask(call.mask, ATTRIBUTES_NODES, range->nodes))
+		return 0;
+	call.mask_argument = *range->nodes ? 3 : 0;
+	call.arguments[4] = *range->nodes ? ATTRIBUTES_NODES + 1 : 0;
+	return add_call(list, &call);
+}
+
 static int add_calls(struct call_list *list, const struct attributes_process *p)
 {
 	struct attributes_call policy = { .pid = p->pid, .number = SYS_set_mempolicy };
@@ -413,12 +548,14 @@ static int add_calls(struct call_list *list, const struct attributes_process *p)
 	int r = 0;
 
 	policy.arguments[0] = (uint64_t)mode | flags;
-	policy.has_mask = *p->memory_nodes;
-	policy.arguments[2] = policy.has_mask ? ATTRIBUTES_NODES + 1 : 0;
+	policy.mask_argument = *p->memory_nodes ? 1 : 0;
+	policy.arguments[2] = *p->memory_nodes ? ATTRIBUTES_NODES + 1 : 0;
 	if (mode > MPOL_DEFAULT && list_to_mask(policy.mask, ATTRIBUTES_NODES, p->memory_nodes))
 		r = add_call(list, &policy);
 	if (r == 0 && p->personality && p->personality != UINT32_MAX)
 		r = add_call(list, &personality);
+	for (size_t i = 0; i < p->n_ranges && r == 0; i++)
+		r = add_range_call(list, p, &p->ranges[i]);
 	for (size_t i = 0; i < p->n_threads && r == 0; i++) {
 		const struct attributes_thread *t = &p->threads[i];
 		const struct attributes_call slack = { .pid = p->pid,

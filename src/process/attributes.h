@@ -17,6 +17,7 @@ enum {
 	ATTRIBUTES_CPUS = 8192, /* more than any kernel has */
 	ATTRIBUTES_NODES = 1024,
 	ATTRIBUTES_THREADS_MAX = 1 << 16,
+	ATTRIBUTES_RANGES_MAX = 1 << 14,
 	ATTRIBUTES_PROCESSES_MAX = 1 << 17,
 	ATTRIBUTES_BYTES_MAX = 256 << 20,
 	ATTRIBUTES_LIST_BYTES = 1024, /* of a list of CPUs or nodes as text */
@@ -34,6 +35,13 @@ struct attributes_thread {
 	char cpus[ATTRIBUTES_LIST_BYTES];
 };
 
+/** A mapping whose memory has a policy of its own (mbind(2)). */
+struct attributes_range {
+	uint64_t start, len_bytes;
+	char policy[32];
+	char nodes[ATTRIBUTES_LIST_BYTES];
+};
+
 struct attributes_process {
 	pid_t pid;
 	uint32_t coredump_filter;
@@ -42,6 +50,8 @@ struct attributes_process {
 	char memory_nodes[ATTRIBUTES_LIST_BYTES]; /* of that policy; empty: none */
 	struct attributes_thread *threads;	  /* owned */
 	size_t n_threads;
+	struct attributes_range *ranges; /* owned */
+	size_t n_ranges;
 };
 
 struct attributes {
@@ -55,6 +65,13 @@ DEFINE_AUTO_FINI(struct attributes, attributes_fini)
 /** Reads those of all processes of @tree. What cannot be read of one is left out. 0, -ENOMEM. */
 int attributes_read(struct attributes *ret, const struct proc_tree *tree);
 
+/** Reads which mappings of the processes of @tree have a policy of their own, which takes the kernel a look at each page: for
+ * processes that run. What they have beside is not read. 0, -ENOMEM. */
+int attributes_read_ranges(struct attributes *ret, const struct proc_tree *tree);
+
+/** Moves the ranges of @from to the same processes of @to. */
+void attributes_take_ranges(struct attributes *to, struct attributes *from);
+
 /** As text (owned); NULL without memory. */
 char *attributes_encode(const struct attributes *a, size_t *ret_len_bytes);
 
@@ -64,8 +81,8 @@ int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes
 /** A system call that a restored thread is to make for itself: others cannot do it. */
 struct attributes_call {
 	pid_t pid, tid; /* as the record numbers them; tid 0: each thread of the process */
-	uint64_t number, arguments[3];
-	bool has_mask; /* the second argument is the address of @mask */
+	uint64_t number, arguments[6];
+	unsigned mask_argument; /* which of them is the address of @mask; 0: none */
 	uint64_t mask[ATTRIBUTES_NODES / 64];
 };
 

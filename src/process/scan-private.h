@@ -70,3 +70,4 @@ void scan_system_v(struct scan *s);
 
 void scan_protocols(struct scan *s);
 void scan_netlink(struct scan *s);
+void scan_datagrams(struct scan *s);

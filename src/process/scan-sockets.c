@@ -73,3 +73,36 @@ void scan_netlink(struct scan *s)
 				   f->fd);
 	}
 }
+
+/* CRIU drops what has come. */
+static void check_datagrams(struct scan *s, const char *path)
+{
+	auto_free char *table = NULL;
+
+	if (file_read(AT_FDCWD, path, TABLE_BYTES_MAX, &table, NULL) < 0)
+		return;
+	for (const char *line = strchr(table, '\n'); line; line = strchr(line + 1, '\n')) {
+		unsigned waiting;
+		unsigned long inode;
+		const struct scan_fd *f;
+
+		if (sscanf(line, " %*d: %*s %*s %*x %*x:%x %*s %*s %*s %*s %lu", &waiting,
+			   &inode) == 2 &&
+		    waiting && (f = find_inode(s, "socket:", inode)))
+			scan_found(s, SCAN_NOTE, f->process, "udp",
+				   "they are lost as on the network",
+				   "has not read datagrams that have come (UDP, fd %d): a restore "
+				   "does not bring them back",
+				   f->fd);
+	}
+}
+
+void scan_datagrams(struct scan *s)
+{
+	bool has_socket = false;
+
+	for (size_t i = 0; i < s->n_fds && !has_socket; i++)
+		has_socket = S_ISSOCK(s->fds[i].st.st_mode) && !s->fds[i].is_unix;
+	for (int v6 = 0; v6 < 2 && has_socket; v6++)
+		check_datagrams(s, v6 ? "/proc/net/udp6" : "/proc/net/udp");
+}

@@ -23,7 +23,7 @@
 enum {
 	MOUNTINFO_BYTES_MAX = 16 << 20,
 	SYSTEM_V_BYTES_MAX = 16 << 20,
-	/* CRIU's NR_PIPES_WITH_DATA: so many pipes, and so many named ones, it looks into (criu/include/pipes.h). */
+	/* So many pipes, and so many named ones, CRIU 4.2 looks into. */
 	CRIU_PIPES_MAX = 1024,
 	SCHED_EXTENSIBLE = 7, /* SCHED_EXT; headers may be older */
 };

@@ -205,7 +205,7 @@ static void check_pidfd(struct scan *s, const struct scan_fd *f)
 			    "close it before the checkpoint",
 			    "has a pidfd (fd %d) of process %d, which is not of the job", f->fd,
 			    f->pidfd_pid);
-	else if (f->flags >= 0 && f->flags & O_EXCL) /* PIDFD_THREAD */
+	else if (f->flags >= 0 && f->flags & O_EXCL) /* of pidfd_open(2): of a thread */
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "pidfd",
 			    "close it before the checkpoint",
 			    "has a pidfd (fd %d) of a thread, which CRIU does not save", f->fd);
@@ -882,6 +882,7 @@ static const struct {
 	{ "protocols", SCAN_CRIU, scan_protocols },
 	{ "netlink sockets", SCAN_CRIU, scan_netlink },
 	{ "unix sockets", SCAN_GPU | SCAN_CRIU, check_unix },
+	{ "datagrams", SCAN_CRIU, scan_datagrams },
 	{ "tcp", SCAN_CRIU, check_tcp }, /* goes by what the check of unix sockets found */
 	{ "timers", SCAN_CRIU, check_timers },
 	{ "gpu leftovers", SCAN_CRIU, check_gpu_leftovers },

@@ -209,7 +209,7 @@ static bool tunnel(void)
 
 static bool thread_of_a_pidfd(void)
 {
-	return syscall(SYS_pidfd_open, getpid(), O_EXCL /* PIDFD_THREAD */) >= 0;
+	return syscall(SYS_pidfd_open, getpid(), O_EXCL) >= 0;
 }
 
 /* ---- threads ---- */
@@ -273,7 +273,7 @@ static bool detached_memory(void)
 
 static bool multipath(void)
 {
-	return socket(AF_INET, SOCK_STREAM, 262 /* IPPROTO_MPTCP */) >= 0;
+	return socket(AF_INET, SOCK_STREAM, 262) >= 0;
 }
 
 static bool machine_socket(void)
@@ -302,6 +302,16 @@ static bool unread_netlink(void)
 	int fd = socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
 
 	return fd >= 0 && send(fd, &message, sizeof(message), 0) == sizeof(message);
+}
+
+static bool unread_datagram(void)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t len = sizeof(a);
+	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+	CHECK(bind(fd, (void *)&a, len) == 0 && getsockname(fd, (void *)&a, &len) == 0);
+	return sendto(fd, "data", 4, 0, (void *)&a, len) == 4;
 }
 
 static int listener(struct sockaddr_un *ret)
@@ -409,6 +419,7 @@ static const struct one {
 	REFUSED(machine_socket, "socket", "protocol vsock"),
 	NOTHING(known_sockets),
 	REFUSED(unread_netlink, "netlink-data", "has not read yet"),
+	{ "unread_datagram", unread_datagram, SCAN_NOTE, "udp", "has not read datagrams" },
 	NOTHING(listens),
 	NOTHING(not_accepted),
 	REFUSED(not_accepted_with_data, "unix-in-flight", "nobody has accepted yet"),

@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What processes and threads have beside memory and files comes back: the CPUs they are bound to, priorities, policies of memory.
+A job whose threads differ from each other and from what a new process has tells what it has, again and again."""
+
+import ctypes
+import json
+import os
+import re
+import sys
+
+from cases import Skipped, as_user, case, expect, main
+from users_jobs import script_of_him
+
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable  # which each user may run
+
+JOB = r"""
+import ctypes, mmap, os, platform, sys, threading, time
+libc = ctypes.CDLL(None, use_errno=True)
+CALLS = {"x86_64": (251, 252, 237, 238, 239), "aarch64": (30, 31, 235, 237, 236)}[platform.machine()]
+IOPRIO_SET, IOPRIO_GET, MBIND, SET_MEMPOLICY, GET_MEMPOLICY = CALLS
+PR_SET_TIMERSLACK, PR_GET_TIMERSLACK, BIND, INTERLEAVE, ADDR = 29, 30, 2, 3, 2
+wanted = sys.argv[1].split(",")
+cpus = sorted(os.sched_getaffinity(0))
+mask = ctypes.c_ulong(1)
+
+def become(cpu, priority, slack):
+    if "cpus" in wanted:
+        os.sched_setaffinity(0, [cpu])
+    libc.syscall(IOPRIO_SET, 1, 0, ctypes.c_ulong(2 << 13 | priority))
+    if "slack" in wanted:
+        libc.prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(slack))
+
+def policy(address=None):
+    mode = ctypes.c_int(-1)
+    flags = ADDR if address else 0
+    r = libc.syscall(GET_MEMPOLICY, ctypes.byref(mode), None, ctypes.c_ulong(0), ctypes.c_void_p(address), ctypes.c_ulong(flags))
+    return mode.value if r == 0 else None
+
+def own():
+    return [sorted(os.sched_getaffinity(0)), libc.syscall(IOPRIO_GET, 1, 0), libc.prctl(PR_GET_TIMERSLACK), policy(),
+            libc.personality(ctypes.c_ulong(0xffffffff))]
+
+ask, answer, told = threading.Event(), threading.Event(), []
+def second():
+    become(cpus[0], 6, 777000)
+    while True:
+        ask.wait()
+        ask.clear()
+        told[:] = own()
+        answer.set()
+
+thread = threading.Thread(target=second, daemon=True)
+if "personality" in wanted:
+    libc.personality(ctypes.c_ulong(0x0040000))
+if "policy" in wanted:
+    libc.syscall(SET_MEMPOLICY, INTERLEAVE, ctypes.byref(mask), ctypes.c_ulong(64))
+thread.start()
+become(cpus[-1], 5, 555000)
+memory = mmap.mmap(-1, 8 << 20)
+address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+if "policy" in wanted:
+    libc.syscall(MBIND, ctypes.c_void_p(address), ctypes.c_ulong(8 << 20), BIND, ctypes.byref(mask), ctypes.c_ulong(64), 0)
+memory.write(b"\1" * (8 << 20))
+with open("/proc/self/coredump_filter", "w") as file:
+    file.write("0x7f")
+print("ready 1", flush=True)
+step = 0
+while True:
+    step += 1
+    ask.set()
+    answer.wait()
+    answer.clear()
+    core = open("/proc/self/coredump_filter").read().strip()
+    print("has", [own(), told, policy(address), core], flush=True)
+    print(f"step {step} OK", flush=True)
+    time.sleep(0.025)
+"""
+
+ALL = "cpus,slack,personality,policy"
+
+
+def has(log):
+    """What the job says last of what it has."""
+    return re.findall(r"^has (.*)$", log.text(), re.MULTILINE)[-1]
+
+
+def start(bed, wanted=ALL):
+    return bed.started([PYTHON, "-u", "-c", JOB, wanted])
+
+
+def comes_back(bed, job, log):
+    """Restored twice, as what is given back is also what is saved next."""
+    log.goes_on()
+    before = has(log)
+    for _ in range(2):
+        bed.operation("checkpoint", job)
+        summary = bed.operation("restore", job)
+        log.goes_on()
+        expect(has(log) == before, f"before: {before}, now: {has(log)}")
+        expect(not re.search("could not be given|not all to be had", json.dumps(summary)), f"it is said otherwise: {summary}")
+    return before
+
+
+@case
+def threads_and_processes_of_root(bed):
+    job, log = start(bed)
+    before = json.loads(comes_back(bed, job, log).replace("'", '"').replace("None", "null"))
+    main_thread, other = before[0], before[1]
+    if os.cpu_count() > 1:
+        expect(main_thread[0] != other[0] and len(main_thread[0]) == 1, f"this test proves nothing: {before}")
+    expect((main_thread[1], other[1]) == (2 << 13 | 5, 2 << 13 | 6), f"this test proves nothing: {before}")
+    expect((main_thread[2], other[2]) == (555000, 777000), f"this test proves nothing: {before}")
+
+
+@case
+@as_user
+def threads_and_processes_of_a_user(bed):
+    """The kernel tells who is not root nothing of the timer slack of others."""
+    job, log = start(bed, "cpus,personality,policy")
+    comes_back(bed, job, log)
+
+
+@case
+def what_root_saves_and_restores_for_a_user(bed):
+    """It is given back with his rights, which are enough."""
+    setup = "libc = ctypes.CDLL(None); os.sched_setaffinity(0, [max(os.sched_getaffinity(0))]); libc.syscall(251, 1, 0, 2 << 13 | 6)" \
+        if os.uname().machine == "x86_64" else "os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])"
+    program, log = script_of_him(bed, "import ctypes\n" + setup,
+                                 'print("has", sorted(os.sched_getaffinity(0)), open("/proc/self/sched").read().count("prio"), flush=True)')
+    job = bed.ok("manage", "--pid", program.pid).out.strip()
+    bed.jobs.append(job)
+    before = has(log)
+    bed.operation("checkpoint", job)
+    program.wait()
+    bed.operation("restore", job)
+    log.goes_on()
+    expect(has(log) == before, f"before: {before}, now: {has(log)}")
+    priority = ctypes.CDLL(None).syscall({"x86_64": 252, "aarch64": 31}[os.uname().machine], 1, bed.pid(job))
+    expect(os.uname().machine != "x86_64" or priority == 2 << 13 | 6, f"its I/O priority is {priority}")
+
+
+@case
+def bound_to_no_cpu_is_bound_to_none(bed):
+    """It has all CPUs that there are where it is restored, whatever the command that restores it is bound to."""
+    if os.cpu_count() < 2:
+        raise Skipped("one CPU")
+    job, log = start(bed, "slack")
+    log.goes_on()
+    before = has(log)
+    bed.operation("checkpoint", job)
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, [min(cpus)])
+    try:
+        bed.kill_shim(job)
+        bed.operation("restore", job)
+    finally:
+        os.sched_setaffinity(0, cpus)
+    log.goes_on()
+    expect(has(log) == before, f"before: {before}, now: {has(log)}")
+
+
+@case
+def in_a_namespace_of_its_own(bed):
+    """Its threads have other numbers there than the record of who looks from outside."""
+    job, log = start(bed)
+    log.goes_on()
+    before = has(log)
+    bed.ok("checkpoint", job, "--name", "image", "--leave-running")
+    copy = bed.ok("restore", "image", "--name", "copy").out.strip()
+    bed.jobs.append(copy)
+    copied = bed.log(copy)
+    copied.goes_on()
+    expect(has(copied) == before, f"before: {before}, now: {has(copied)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+/* Attributes as text, there and back; and given to a little process, with what is not to be had here. */
+#include "little.h"
+#include "process/attributes.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+
+static char notes[4096];
+
+static void note(void *arg, const char *text)
+{
+	(void)arg;
+	snprintf(notes + strlen(notes), sizeof(notes) - strlen(notes), "%s\n", text);
+}
+
+static void read_of(struct attributes *ret, struct proc_tree *tree, const struct little *l)
+{
+	CHECK(proc_tree_read(tree, little_id(l), NULL) == 0);
+	CHECK(attributes_read(ret, tree) == 0 && ret->n == 1);
+	CHECK(ret->items[0].pid == l->pid && ret->items[0].n_threads == 1);
+}
+
+static void there_and_back(const struct attributes *a)
+{
+	auto_(attributes_fini) struct attributes b = ATTRIBUTES_EMPTY;
+	size_t len = 0, len_again = 0;
+	auto_free char *text = attributes_encode(a, &len);
+
+	CHECK(text && attributes_decode(&b, text, len) == 0);
+	auto_free char *again = attributes_encode(&b, &len_again);
+	CHECK(len_again == len && !memcmp(text, again, len));
+	for (size_t cut = 0; cut < len; cut++) {
+		auto_(attributes_fini) struct attributes c = ATTRIBUTES_EMPTY;
+
+		if (text[cut - (cut > 0)] != '\n')
+			CHECK(attributes_decode(&c, text, cut) == -EBADMSG);
+	}
+}
+
+static void what_is_wrong_is_refused(void)
+{
+	static const char *const wrong[] = {
+		"",
+		"brumate attributes 2\n",
+		"brumate attributes 1\nthread 1 - 0 0 0 0\n",
+		"brumate attributes 1\nprocess 0 0 0 - -\n",
+		"brumate attributes 1\nprocess 1 0 0 bind 3-1\n",
+		"brumate attributes 1\nprocess 1 0 0 bind 1,\n",
+		"brumate attributes 1\nprocess 1 0 0 bind 1024\n",
+		"brumate attributes 1\nprocess 1 0 0 bind 1 more\n",
+		"brumate attributes 1\nprocess 1 0 0 - -\nthread 1 8192 0 0 0 0\n",
+		"brumate attributes 1\nprocess 1 0 0 - -\nthread 1 x 0 0 0 0\n",
+		"brumate attributes 1\nprocess 1 0 0 - -\nmemory 1000 x bind 0\n",
+		"brumate attributes 1\nprocess 1 0 0 - -\nother\n",
+		"brumate attributes 1\nprocess 1 0 0 - -",
+	};
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
+		struct attributes a = ATTRIBUTES_EMPTY;
+
+		CHECK(attributes_decode(&a, wrong[i], strlen(wrong[i])) == -EBADMSG);
+	}
+}
+
+static const struct attributes_call *find_call(const struct attributes_call *calls, size_t n,
+					       uint64_t number)
+{
+	for (size_t i = 0; i < n; i++)
+		if (calls[i].number == number)
+			return &calls[i];
+	return NULL;
+}
+
+static void asks_for_what_differs_from_the_usual(void)
+{
+	static const char text[] = "brumate attributes 1\n"
+				   "process 7 33 40000 bind=static 0,64-65\n"
+				   "thread 7 0-1 0 50000 0 1024\n"
+				   "thread 8 - 0 777 0 1024\n"
+				   "memory 10000 2000 interleave 1\n"
+				   "process 9 33 0 default -\n"
+				   "thread 9 - 0 50000 0 1024\n";
+	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
+	auto_free struct attributes_call *calls = NULL;
+	size_t n = 0;
+
+	CHECK(attributes_decode(&a, text, strlen(text)) == 0);
+	there_and_back(&a);
+	CHECK(attributes_calls(&calls, &n, &a) == 0 && n == 4);
+	const struct attributes_call *policy = find_call(calls, n, SYS_set_mempolicy);
+	CHECK(policy && policy->pid == 7 && !policy->tid && policy->mask_argument == 1);
+	CHECK(policy->arguments[0] == (2 | 1 << 15) && policy->mask[0] == 1 &&
+	      policy->mask[1] == 3);
+	const struct attributes_call *range = find_call(calls, n, SYS_mbind);
+	CHECK(range && range->tid == 7 && range->arguments[0] == 0x10000 &&
+	      range->arguments[1] == 0x2000 && range->arguments[2] == 3 && range->mask[0] == 2);
+	const struct attributes_call *personality = find_call(calls, n, SYS_personality);
+	CHECK(personality && personality->arguments[0] == 0x40000);
+	const struct attributes_call *slack = find_call(calls, n, SYS_prctl);
+	CHECK(slack && slack->tid == 8 && slack->arguments[1] == 777);
+}
+
+/* A CPU that no machine of ours has. */
+static void says_what_is_not_here(void)
+{
+	struct little l = little_start(little_pause, NULL);
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
+	cpu_set_t cpus;
+
+	little_wait_ready(&l);
+	read_of(&a, &tree, &l);
+	there_and_back(&a);
+	attributes_apply(&a, &tree, note, NULL);
+	CHECK(!*notes);
+
+	CHECK(sched_getaffinity(0, sizeof(cpus), &cpus) == 0);
+	strcpy(a.items[0].threads[0].cpus, "8000");
+	attributes_apply(&a, &tree, note, NULL);
+	CHECK(strstr(notes, "bound to the CPUs 8000, which are not all to be had here"));
+	*notes = '\0';
+
+	int first = 0;
+	while (!CPU_ISSET(first, &cpus))
+		first++;
+	sprintf(a.items[0].threads[0].cpus, "%d", first);
+	a.items[0].threads[0].io_priority = 2 << 13 | 7;
+	a.items[0].coredump_filter = 0x7f;
+	attributes_apply(&a, &tree, note, NULL);
+	CHECK(!*notes);
+	CHECK(sched_getaffinity(l.pid, sizeof(cpus), &cpus) == 0 && CPU_COUNT(&cpus) == 1);
+	CHECK(syscall(SYS_ioprio_get, 1, l.pid) == (2 << 13 | 7));
+
+	a.items[0].personality ^= 0x40000;
+	strcpy(a.items[0].memory_policy, "bind");
+	strcpy(a.items[0].memory_nodes, "0");
+	attributes_apply(&a, &tree, note, NULL);
+	CHECK(strstr(notes, "could not be given the personality"));
+	CHECK(strstr(notes, "could not be given the memory policy that it had (bind:0)") ||
+	      access("/proc/self/numa_maps", F_OK) < 0);
+	little_end(&l);
+}
+
+int main(void)
+{
+	what_is_wrong_is_refused();
+	asks_for_what_differs_from_the_usual();
+	says_what_is_not_here();
+	return 0;
+}
