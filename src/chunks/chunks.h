@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * Memory of a job in a checkpoint: regions cut into chunks of CHUNK_BYTES, each named by its
- * digest (base/chunk.h), zero chunks not stored, the others raw or compressed in pack files below
- * "memory/" of the checkpoint. A pack whose chunks an earlier checkpoint of the same store already
- * has is linked (link(2)) rather than written again, so that every checkpoint is complete by itself
- * and removing one never touches another. Format: docs/image-format.md.
+ * Memory of a job in a checkpoint: regions are cut into chunks of CHUNK_BYTES, each identified by its digest
+ * (base/chunk.h). Chunks of zeros are not stored, the others are stored raw or compressed in pack files below
+ * "memory/" of the checkpoint. A pack whose chunks an earlier checkpoint of the same store has already is linked
+ * (link(2)) rather than written again, so that every checkpoint is complete by itself and removing one never affects
+ * another. Format: docs/image-format.md.
  */
 #pragma once
 
@@ -38,7 +38,7 @@ const char *chunks_compress_word(enum chunks_compress compress);
 
 /** How memory is written. Zeros are good defaults. */
 struct chunks_options {
-	/* The id of the job, borrowed: its checkpoints are looked at first for what can be shared. */
+	/* The id of the job, borrowed: its checkpoints are the first candidates for sharing. */
 	const char *job;
 	uid_t uid; /* of the job: nothing is shared with jobs of other users */
 	enum chunks_compress compress;
@@ -46,61 +46,62 @@ struct chunks_options {
 	bool no_sharing;  /* write every chunk, link nothing */
 };
 
-/** What became of the memory, in bytes. */
+/** Sums over the memory, in bytes. */
 struct chunks_sums {
 	uint64_t total;
 	uint64_t zero;	  /* of total: not stored */
-	uint64_t shared;  /* of total: an earlier checkpoint has it, or it is there twice */
+	uint64_t shared;  /* of total: in an earlier checkpoint, or repeated */
 	uint64_t written; /* in new packs, after compression */
 };
 
-/** The checkpoint that is being written, as its store knows it. */
+/** The checkpoint that is being written. */
 struct chunks_target {
 	int dir_fd;		     /* its directory "memory", which is empty */
-	const char *id, *path;	     /* of the checkpoint, for texts */
-	const struct store_key *key; /* NULL: it is not encrypted */
-	struct chunk_index *known; /* what can be shared with earlier checkpoints; NULL: nothing */
+	const char *id, *path;	     /* of the checkpoint, for messages */
+	const struct store_key *key; /* NULL: not encrypted */
+	struct chunk_index
+		*known; /* chunks that can be shared with earlier checkpoints; NULL: none */
 };
 
 struct chunks_writer;
 
-/** Begins to write the memory of @target, of which dir_fd and known are taken, on failure too, and the rest is
- * borrowed until the end. */
+/** Starts to write the memory of @target. Takes its dir_fd and known, also on failure; the rest is borrowed until the
+ * end. */
 int chunks_begin(struct chunks_writer **ret, const struct chunks_target *target,
 		 const struct chunks_options *options, struct brumate_error *err);
 
 /**
- * Adds a region (manifest.h) whose bytes are at @offset of @fd: a regular file, tmpfs file or memfd,
- * that can be mapped (it is, so @fd may be closed; what it holds must not change or shrink until
- * chunks_writer_free()). Returns at once; threads digest, compress and write. Errors of the background
- * work come from chunks_end(). @offset: fastest at a multiple of 4096.
+ * Adds a region (manifest.h) whose bytes are at @offset of @fd: a regular file, tmpfs file or memfd. It is mapped, so
+ * @fd may be closed after the call, but its content must not change or shrink until chunks_writer_free(). Returns at
+ * once; threads digest, compress and write. Errors of the background work are returned by chunks_end(). @offset:
+ * fastest at a multiple of 4096.
  */
 int chunks_add(struct chunks_writer *m, const struct manifest_region *region, int fd,
 	       uint64_t offset, struct brumate_error *err);
 
 /**
- * chunks_add() of a region whose chunks' digests (chunk_digest(); copied) are known, so that no thread computes
- * them, nor looks for zeros; but those of an encrypted checkpoint are others. Its length is a multiple of
- * CHUNK_BYTES. Should they not be of those bytes, the checkpoint cannot be restored.
+ * Like chunks_add(), for a region whose chunks' digests (chunk_digest(); copied) are known, so that no thread
+ * computes them or looks for zeros. An encrypted checkpoint needs other digests, which are computed. The region's
+ * length is a multiple of CHUNK_BYTES. With wrong digests the checkpoint cannot be restored.
  */
 int chunks_add_known(struct chunks_writer *m, const struct manifest_region *region, int fd,
 		     uint64_t offset, const struct digest *digests, struct brumate_error *err);
 
-/** chunks_add() of a region whose bytes are at @data in our memory (borrowed: they stay there and do not
- * change until chunks_writer_free()). Fastest at a multiple of 4096. */
+/** Like chunks_add(), for a region whose bytes are at @data in our memory (borrowed: they must not change until
+ * chunks_writer_free()). Fastest at a multiple of 4096. */
 int chunks_add_bytes(struct chunks_writer *m, const struct manifest_region *region,
 		     const void *data, struct brumate_error *err);
 
-/** Reads bytes of a region: called from several threads, chunk by chunk, until chunks_end(), more than
- * once for some. <0 ends the writing with that code. */
+/** Reads bytes of a region: called from several threads, chunk by chunk, until chunks_end(), more than once for some.
+ * <0 ends the writing with that code. */
 typedef int (*chunks_source_fn)(void *arg, uint64_t offset, void *buf, size_t len_bytes);
 
-/** chunks_add() of a region whose bytes @source gets, such as those of a stopped process. */
+/** Like chunks_add(), for a region whose bytes @source reads, such as those of a stopped process. */
 int chunks_add_from(struct chunks_writer *m, const struct manifest_region *region,
 		    chunks_source_fn source, void *arg, struct brumate_error *err);
 
-/** Waits for all regions, writes the chunk table, syncs, and fills the memory of @manifest. Returns 0 or the first
- * failure (-ENOSPC, -EIO …). @cancelled (may be NULL) is asked ten times a second. */
+/** Waits for all regions, writes the chunk table, syncs, and fills in the memory of @manifest. Returns 0 or the first
+ * failure (-ENOSPC, -EIO …). @cancelled (may be NULL) is called ten times a second. */
 int chunks_end(struct chunks_writer *m, struct manifest *manifest, struct chunks_sums *ret,
 	       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
 
@@ -110,11 +111,11 @@ DEFINE_AUTO(struct chunks_writer *, chunks_writer_free)
 
 struct chunks_reader;
 
-/** Packs of a checkpoint that are not in its directory, but somewhere else. */
+/** Packs of a checkpoint that are not in its directory. */
 struct pack_source {
-	unsigned threads; /* how many may read at a time, at least 1 */
+	unsigned threads; /* how many threads may read at a time, at least 1 */
 
-	/** Opens a reader for one thread, which the other functions get. It is owned until close(). */
+	/** Opens a reader for one thread, which is passed to the other functions. It is owned until close(). */
 	int (*open)(void *arg, void **ret_reader, struct brumate_error *err);
 
 	/** Fills @buf with @len_bytes from @offset of the manifest's pack number @pack. Returns 0, or -errno if any is
@@ -122,98 +123,96 @@ struct pack_source {
 	int (*read)(void *reader, uint32_t pack, uint64_t offset, void *buf, size_t len_bytes,
 		    struct brumate_error *err);
 
-	/** Makes what the reader reads, and will read, end with -ECANCELED. From any thread. */
+	/** Makes reads of this reader, under way and later, fail with -ECANCELED. From any thread. */
 	void (*stop)(void *reader);
 
 	void (*close)(void *reader);
 	void *arg;
 };
 
-/** Opens the memory of the checkpoint whose directory is @dir_fd, which need not be committed. @key decrypts it
- * (NULL: chunks that are sealed cannot be loaded); @source has its packs (NULL: they are files). All are borrowed.
- * Errors to act on: -ENOENT (it has no memory in chunks), -EBADMSG. */
+/** Opens the memory of the checkpoint in the directory @dir_fd, which need not be committed. @key decrypts it (NULL:
+ * sealed chunks cannot be loaded); @source has its packs (NULL: they are files). All are borrowed. Errors to act on:
+ * -ENOENT (it has no memory in chunks), -EBADMSG. */
 int chunks_open(struct chunks_reader **ret, int dir_fd, const struct manifest *manifest,
 		const struct store_key *key, const struct pack_source *source,
 		struct brumate_error *err);
 void chunks_reader_free(struct chunks_reader *m); /* accepts NULL */
 DEFINE_AUTO(struct chunks_reader *, chunks_reader_free)
 
-/** Has packs that are in memory (tmpfs) read by mappings, by which many threads read them more than twice as fast. For
- * programs of ours only: see base/mapped.h. */
+/** Reads packs that are in memory (tmpfs) through mappings, which is more than twice as fast with many threads. For
+ * our own programs only: see base/mapped.h. */
 void chunks_reader_map(struct chunks_reader *m);
 
 /**
- * Gets bytes of a region. It is called from several threads at once, chunk by chunk in no order. The bytes were
- * verified unless the place says otherwise; @data NULL stands for @len_bytes zeros. <0 ends the load with that
- * code.
+ * Receives bytes of a region. Called from several threads at once, chunk by chunk in no particular order. The bytes
+ * were verified unless the place is marked as unverified; @data NULL means @len_bytes zeros. <0 ends the load with
+ * that code.
  */
 typedef int (*chunks_sink_fn)(void *arg, uint64_t offset, const void *data, size_t len_bytes);
 
-/** Returns memory into which bytes of a region are read straight, at a multiple of 4096, or NULL if there is none.
- * The sink then gets that memory as its @data and has nothing to copy. It is called as the sink is. */
+/** Returns memory into which bytes of a region are read directly, at a multiple of 4096, or NULL if there is none.
+ * The sink then gets that memory as its @data and need not copy. Called in the same way as the sink. */
 typedef void *(*chunks_room_fn)(void *arg, uint64_t offset, size_t len_bytes);
 
-/** Where region @index of the manifest goes. */
+/** The destination of region @index of the manifest. */
 struct chunks_place {
 	size_t index;
 	chunks_sink_fn sink;
 	void *arg;	     /* borrowed */
 	chunks_room_fn room; /* NULL: none */
-	bool unverified;     /* the caller compares the digests, of all of it */
+	bool unverified;     /* the caller compares the digests of all of it */
 };
 
-/** Loads @n regions, all at once, by @threads threads (0: as many as there are cores). The error of -EBADMSG names
- * file, chunk and range. @cancelled (may be NULL) is asked ten times a second. */
+/** Loads @n regions at the same time, by @threads threads (0: as many as there are cores). The error of -EBADMSG
+ * names file, chunk and range. @cancelled (may be NULL) is called ten times a second. */
 int chunks_load_all(struct chunks_reader *m, const struct chunks_place *places, size_t n,
 		    unsigned threads, bool (*cancelled)(void *arg), void *arg,
 		    struct brumate_error *err);
 
-/** CHUNK_BYTES of region @region from @part * CHUNK_BYTES on, which are stored (chunks_part_is_stored()). */
+/** CHUNK_BYTES of region @region from @part * CHUNK_BYTES on. They are stored (chunks_part_is_stored()). */
 struct chunks_part {
 	uint32_t region, part;
 };
 
-/** Parts that are wanted in an order, a bounded number at a time. Functions are called from several threads. */
+/** Parts that are read in a given order, a bounded number at a time. Functions are called from several threads. */
 struct chunks_stream {
 	const struct chunks_part *parts;
 	size_t n;
 	bool unverified; /* the caller compares the digests */
-	/* Whether there is room for @item, which is asked for in their order; with @block it waits for some.
-	 * Returns 1, 0: not yet, or -ECANCELED. */
+	/* Whether there is room for @item; called in the order of items. With @block, waits for room. Returns 1; 0:
+	 * not yet; -ECANCELED. */
 	int (*admit)(void *arg, size_t item, bool block);
 	void *(*room)(void *arg, size_t item); /* for CHUNK_BYTES: at a multiple of 4096 */
-	int (*filled)(void *arg, size_t item); /* they are there. <0: it is stopped */
-	void (*stop)(void *arg); /* it has failed, or is cancelled: whoever waits goes on */
+	int (*filled)(void *arg, size_t item); /* the part has been read. <0: stopped */
+	void (*stop)(void *arg); /* the load failed or was cancelled: ends all waiting */
 	void *arg;
 };
 
-/** Loads @s. Each part is read by itself. -EOPNOTSUPP: packs come from far (struct pack_source).
- * -EINVAL: a part is not stored, or shorter. Else as chunks_load_all(). */
+/** Loads @s. Each part is read by itself. -EOPNOTSUPP: packs are not local (struct pack_source). -EINVAL: a part is
+ * not stored, or shorter. Other errors as for chunks_load_all(). */
 int chunks_load_stream(struct chunks_reader *m, const struct chunks_stream *s,
 		       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
 
-/** Whether part @part of region @index, which are CHUNK_BYTES from @part * CHUNK_BYTES on, is there and not all
- * zeros. */
+/** Whether part @part of region @index, the CHUNK_BYTES from @part * CHUNK_BYTES on, exists and is not all zeros. */
 bool chunks_part_is_stored(const struct chunks_reader *m, size_t index, uint64_t part);
 
-/** How many of the @n @parts, of which some may not be stored, are chunks that another one before is too; *ret_n: how
- * many are stored. SIZE_MAX: no memory to tell. */
+/** How many of the @n @parts, of which some may not be stored, have the same chunk as an earlier one; *ret_n: how
+ * many are stored. SIZE_MAX: out of memory. */
 size_t chunks_repeated(const struct chunks_reader *m, const struct chunks_part *parts, size_t n,
 		       size_t *ret_n);
 
 /**
- * Tells the digests (chunk_digest()) of the @n chunks of region @index, whose length is a multiple of
- * CHUNK_BYTES_MAX. Returns 1; 0 if the digests are keyed, so that those of the bytes are not known; -EINVAL,
+ * Reads the digests (chunk_digest()) of the @n chunks of region @index, whose length is a multiple of
+ * CHUNK_BYTES_MAX. Returns 1; 0 if the digests are keyed, so that those of the plain bytes are unknown; -EINVAL,
  * -ENOMEM.
  */
 int chunks_digests(const struct chunks_reader *m, size_t index, struct digest *ret, size_t n);
 
-/** Chunks of a checkpoint, and those of them that another has. */
+/** Chunks of a checkpoint, and how many of them another one has. */
 struct chunks_common {
 	uint64_t chunks, same_chunks, same_bytes;
 };
 
-/** Counts the chunks of @to that @from has too, by their tables. NULL: a checkpoint without memory. 0 or
- * -ENOMEM. */
+/** Counts the chunks of @to that @from has, too, by their tables. NULL: a checkpoint without memory. 0 or -ENOMEM. */
 int chunks_compare(struct chunks_common *ret, const struct chunks_reader *from,
 		   const struct chunks_reader *to);

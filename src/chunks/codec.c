@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Compression of chunks by liblz4 and libzstd, and when it pays; see codec.h. */
+/* Compression of chunks by liblz4 and libzstd, and the choice whether to compress; see codec.h. */
 #include "chunks/codec.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 enum { ZSTD_LEVEL = 1 };
 
 struct codec {
-	ZSTD_CCtx *compress; /* made when it is needed first */
+	ZSTD_CCtx *compress; /* created on first use */
 	ZSTD_DCtx *expand;
 	void *room; /* of a chunk */
 };
@@ -93,14 +93,14 @@ const void *codec_expand(struct codec *c, const struct chunk_record *chunk, cons
 
 enum { SAMPLE_BYTES = 32 << 10 };
 
-/* Until it is known better: nanoseconds a byte on an ordinary core, and what a frame of Zstandard saves
- * beyond a block of LZ4. */
+/* Initial estimates: nanoseconds per byte on an ordinary core, and the size of a Zstandard frame relative to an LZ4
+ * block. */
 #define LZ4_NS	  1.5
 #define ZSTD_NS	  3.0
 #define ZSTD_GAIN 0.8
-/* How much the last chunk counts. */
+/* The weight of the latest chunk in an average. */
 #define WEIGHT 0.125
-/* What saves less than that is not worth expanding at restore. */
+/* A chunk that does not get smaller than this part of its size is not worth expanding at restore. */
 #define WORTH 0.9
 
 struct tuner tuner_new(enum chunks_compress wish)
@@ -116,7 +116,7 @@ static void learn_cost(double *value, double seen)
 	*value += (seen - *value) * WEIGHT;
 }
 
-/* What a sample_ratio from the middle comes to in LZ4, of 1. */
+/* The compressed size, as a part of 1, of a sample from the middle of the chunk in LZ4. */
 static double sample_ratio(struct codec *c, const void *buf, size_t len)
 {
 	uint8_t out[SAMPLE_BYTES];
@@ -138,7 +138,8 @@ enum chunk_encoding tuner_choose(struct tuner *t, struct codec *c, const void *b
 		return CHUNK_LZ4;
 	if (t->wish == CHUNKS_COMPRESS_ZSTD)
 		return CHUNK_ZSTD;
-	/* Even compressed to nothing it would take longer: the usual case, at no cost. */
+	/* Compressing would take longer than writing raw even if nothing were left to write: the usual case, decided
+	 * without a sample. */
 	if (t->wish == CHUNKS_COMPRESS_NONE || t->compress_ns[CHUNK_LZ4] >= cost)
 		return CHUNK_RAW;
 	double ratio = sample_ratio(c, buf, len_bytes);

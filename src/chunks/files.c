@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Opening, listing and syncing files of a checkpoint, and the words for what fails; see files.h. */
+/* Opens, lists and syncs files of a checkpoint, and words their errors; see files.h. */
 #include "chunks/files.h"
 
 #include <dirent.h>
@@ -24,7 +24,8 @@ static int open_beneath(int dir_fd, const char *path, int flags)
 		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
 	};
 
-	/* EAGAIN: something was renamed meanwhile, and the kernel could not prove that we stay beneath. */
+	/* EAGAIN: something was renamed during the lookup, and the kernel could not prove that it stayed beneath the
+	 * directory. */
 	for (int i = 0; i < AGAIN_MAX; i++) {
 		long fd = syscall(SYS_openat2, dir_fd, path, &how, sizeof(how));
 
@@ -38,7 +39,7 @@ static int open_beneath(int dir_fd, const char *path, int flags)
 
 int files_open(int dir_fd, const char *path, struct stat *ret_st)
 {
-	/* O_NONBLOCK: a pipe put in the place of a file must not hold us up. */
+	/* O_NONBLOCK: a pipe in the place of a file must not block us. */
 	auto_close int fd =
 		open_beneath(dir_fd, path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_NOFOLLOW);
 	struct stat st;
@@ -54,7 +55,7 @@ int files_open(int dir_fd, const char *path, struct stat *ret_st)
 	return take_fd(&fd);
 }
 
-/* What others may have written is not an image: restoring it runs it. */
+/* Files that other users could have written are not trusted: restoring an image runs it. */
 int files_check_owner(const struct stat *st, struct brumate_error *err)
 {
 	if (st->st_uid != geteuid() && st->st_uid != 0) {

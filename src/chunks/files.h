@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * Files of a checkpoint: opening what a manifest names, listing directories, syncing, and the words for what
- * fails.
+ * Files of a checkpoint: opens what a manifest names, lists directories, syncs, and words errors.
  *
- * What a manifest names is opened beneath the directory of its checkpoint, never through a link, and is never
- * a device or a pipe that would block or act. openat2(2) does this, which `brumate doctor` asks for.
+ * What a manifest names is opened beneath the directory of its checkpoint, never through a link, and is never a
+ * device or a pipe that would block or act. This uses openat2(2), whose presence `brumate doctor` checks.
  */
 #pragma once
 
@@ -16,14 +15,13 @@
 #include "base/error.h"
 
 /**
- * Opens the regular file @path beneath @dir_fd for reading, @ret_st its status (may be NULL).
- * Returns an owned fd; -EXDEV or -ELOOP for a path that leaves or a link; -EMEDIUMTYPE if it is no
- * regular file; -errno.
+ * Opens the regular file @path beneath @dir_fd for reading, @ret_st: its status (may be NULL). Returns an owned fd;
+ * -EXDEV or -ELOOP for a path that leads outside or through a link; -EMEDIUMTYPE if it is not a regular file; -errno.
  */
 int files_open(int dir_fd, const char *path, struct stat *ret_st);
 
-/** Refuses (-EACCES) a file or directory that others than its owner may have written, or that belongs to neither
- * the caller nor root: restoring a checkpoint runs it. */
+/** Refuses (-EACCES) a file or directory that users other than its owner could have written, or that belongs to
+ * neither the caller nor root: restoring a checkpoint runs it. */
 int files_check_owner(const struct stat *st, struct brumate_error *err);
 
 /** Names of directories. */
@@ -35,7 +33,7 @@ struct dir_names {
 void dir_names_fini(struct dir_names *n);
 DEFINE_AUTO_FINI(struct dir_names, dir_names_fini)
 
-/** Lists the directories in @dir_fd for whose names @wanted says yes. 0 or -errno. */
+/** Lists the directories in @dir_fd whose names @wanted accepts. 0 or -errno. */
 int dir_names_list(struct dir_names *ret, int dir_fd, bool (*wanted)(const char *name));
 
 /** fsync(2) with the fault point @point. */

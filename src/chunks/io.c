@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Reads and writes of large files; see io.h. Above are buffers, files and what the result of a request means;
- * a request is carried out by io_uring or by plain calls. It is in one place at a time: in a free list, with
- * the caller, or under way; the lock is held for moves between them only.
+ * Reads and writes of large files; see io.h. The upper part handles buffers, files and the results of requests; a
+ * request is carried out by io_uring or by plain calls. A request is in one place at a time: in a free list, with the
+ * caller, or under way; the lock is only held to move it between them.
  */
 #include "chunks/io.h"
 
@@ -32,8 +32,9 @@
 #define ROOM_FIRST_BYTES (16ull << 20)
 #define ROOM_STEP_BYTES	 (256ull << 20)
 #define HUGE_STEP_BYTES	 (16ull << 20)
-/* How much longer it takes at least to write as much into small pages of tmpfs. A huge page that takes longer to get does
- * not pay, unless it is seen here that small ones take longer still: they do where many threads ask for them at once. */
+/* Writing as much as a huge page into small pages of tmpfs takes at least so much longer. A huge page that takes
+ * longer to get is not worth it, unless small pages are measured to be even slower: they are if many threads allocate
+ * them at once. */
 #define SMALL_PAGES_NS	 500000
 #define COSTS_SEEN_BYTES (16ull << 20)
 
@@ -43,71 +44,71 @@ enum {
 	WRITES = 32,
 	TRIES_MAX = 1000,
 	THREADS_MAX = 8,
-	/* A read from any offset touches a block more at both ends. */
+	/* A read from any offset touches one more block at each end. */
 	SLACK_BYTES = 2 * IO_ALIGN_BYTES,
-	/* What a file has more room for than it needs, at most: of its own size, and of what is free. */
+	/* Limits for room beyond what a file needs: a part of its own size, and a part of the free space. */
 	HUGE_STEP_PART = 4,
 	HUGE_STEP_FREE_PART = 512,
 };
 
-/* A read or write under way, and the buffer it is about. */
+/* A read or write under way, with its buffer. */
 struct io_request {
-	struct io_buffer buffer; /* first: the caller has a pointer to it */
+	struct io_buffer buffer; /* the first member: callers have a pointer to it */
 	struct work work;	 /* for a thread that makes plain calls */
 	struct io_request *next; /* in a free list */
 	struct io *io;
 	struct io_file *file;
-	void *memory;	/* of the pool; NULL: for memory of the caller */
-	unsigned index; /* of @memory among the buffers of the pool */
-	bool pinned;	/* @memory, for the kernel; under the lock of the ring */
+	void *memory;	/* of the pool; NULL: the caller's memory is used */
+	unsigned index; /* of @memory among the pool's buffers */
+	bool pinned;	/* @memory is registered with the kernel; under the ring's lock */
 
 	bool write, busy;
-	bool direct; /* as the file was when this attempt began */
+	bool direct; /* whether the file used O_DIRECT when this attempt began */
 	char *data;
-	size_t len_bytes, done_bytes; /* as asked of the kernel: padded where it must be */
+	size_t len_bytes, done_bytes; /* of the kernel's request: padded if necessary */
 	uint64_t offset;
-	size_t want_skip, want_bytes; /* of a read, the part that the caller asked for */
-	unsigned tries;		      /* in a row without gain */
+	size_t want_skip, want_bytes; /* for a read, the part that the caller asked for */
+	unsigned tries;		      /* attempts in a row that made no progress */
 	int error;
 };
 
-/* What to ask the kernel for next. */
+/* The next request to the kernel. */
 struct io_attempt {
 	void *data;
 	size_t len_bytes;
 	uint64_t offset;
 	int fd;
 };
-/* What writes took of the processor. */
+/* CPU time that writes took. */
 struct io_cost {
 	_Atomic uint64_t ns, bytes;
 };
 
 struct io {
-	struct uring *uring;	    /* NULL: not to be had, or not wanted */
+	struct uring *uring;	    /* NULL: unavailable, or not wanted */
 	struct work_queue *threads; /* for plain calls */
 	pthread_mutex_t lock;
-	pthread_cond_t changed; /* a request was given back, or a read ended */
+	pthread_cond_t changed; /* a request was returned, or a read ended */
 	struct io_request *requests, *free_buffers, *free_writes;
 	char *pool;
 	size_t pool_bytes, stride_bytes; /* of the pool, and of each buffer in it */
 	unsigned n_buffers, n_writes;
 	bool maps;
 	struct huge_pages_luck luck;
-	struct io_cost into_small, into_huge; /* pages of tmpfs */
+	struct io_cost into_small, into_huge; /* for writes to tmpfs */
 };
 
 struct io_file {
 	struct io *io;
 	int fd;
 	atomic_bool direct;
-	bool in_memory; /* tmpfs: a write is a copy, best done by whoever has the data in its cache */
+	bool in_memory; /* tmpfs: a write is a copy, fastest in the thread that has the data in its cache */
 	unsigned in_flight; /* under io->lock */
-	int error;	    /* of writes, the first; under io->lock */
+	int error;	    /* the first one of writes; under io->lock */
 	pthread_mutex_t growing;
-	uint64_t room_bytes; /* allocated ahead; UINT64_MAX: as it comes. Under growing */
+	uint64_t room_bytes; /* allocated ahead; UINT64_MAX: allocate as needed. Under growing */
 	atomic_bool is_huge; /* what was allocated last */
-	char *map; /* of all that was in the file when it was opened; NULL: it is read by calls */
+	char *map; /* all of the file's content when it was opened; NULL: it is read by calls */
 	size_t map_bytes;
 };
 
@@ -175,7 +176,7 @@ void io_buffer_put(struct io_buffer *b)
 	pthread_mutex_unlock(&q->io->lock);
 }
 
-/* What to ask the kernel for next. */
+/* The next request to the kernel. */
 static struct io_attempt next_attempt(struct io_request *q)
 {
 	struct io_attempt a = { .data = q->data + q->done_bytes,
@@ -189,7 +190,7 @@ static struct io_attempt next_attempt(struct io_request *q)
 	return a;
 }
 
-/* Ends @q: a write goes back to its list, a read to who waits for it. */
+/* Ends @q: a write is freed, a read wakes its waiter. */
 static bool finish(struct io_request *q, int error)
 {
 	struct io_file *f = q->file;
@@ -214,7 +215,7 @@ static bool again(struct io_request *q, int error)
 	return ++q->tries > TRIES_MAX ? finish(q, error) : false;
 }
 
-/* The file system took O_DIRECT at first and refuses it now: from here on without it. */
+/* The file system accepted O_DIRECT at first but fails it now: continues without. */
 static void fall_back(struct io_file *f)
 {
 	int flags = fcntl(f->fd, F_GETFL);
@@ -239,7 +240,7 @@ static bool step_bytes(struct io_request *q, size_t n)
 	q->done_bytes += n;
 	if (q->done_bytes >= q->len_bytes || (!q->write && is_end(q)))
 		return finish(q, 0);
-	if (q->direct) /* which goes on at a whole block only */
+	if (q->direct) /* continue at a whole block only */
 		q->done_bytes = align_down(q->done_bytes);
 	if (q->done_bytes == was)
 		return again(q, -EIO);
@@ -247,8 +248,8 @@ static bool step_bytes(struct io_request *q, size_t n)
 	return false;
 }
 
-/* Takes the result (bytes, or -errno) of an attempt. True: @q is done with and may be gone; false: it wants
- * another attempt. */
+/* Handles the result (bytes, or -errno) of an attempt. Returns true if @q has ended and may be freed; false if it
+ * needs another attempt. */
 static bool take_result(struct io_request *q, ssize_t result)
 {
 	int r = result < 0 ? 0 : fault_point(q->write ? "store.io-write" : "store.io-read");
@@ -257,7 +258,7 @@ static bool take_result(struct io_request *q, ssize_t result)
 		result = r;
 	if (result >= 0)
 		return step_bytes(q, (size_t)result);
-	/* -ECANCELED: the thread that submitted it has ended before the kernel began. */
+	/* -ECANCELED: the thread that submitted it ended before the kernel began. */
 	if (result == -EINTR || result == -EAGAIN || result == -ECANCELED)
 		return again(q, (int)result);
 	if (result == -EINVAL && q->direct) {
@@ -284,8 +285,8 @@ static void carry_out_plain(struct io_request *q)
 		;
 }
 
-/* Returns the bytes read; 0: it is to be read by a call, which tells why it cannot be mapped. What was read is not kept
- * mapped, as it would have to be unmapped at the end, when somebody waits. */
+/* Returns the bytes read; 0: read by a call instead, which gets the error if mapping failed. Pages that were read are
+ * unmapped again at once: otherwise unmapping them all would delay the end. */
 static ssize_t attempt_mapped(struct io_request *q)
 {
 	struct io_attempt a = next_attempt(q);
@@ -295,7 +296,7 @@ static ssize_t attempt_mapped(struct io_request *q)
 		return 0;
 	if (a.len_bytes > f->map_bytes - a.offset)
 		a.len_bytes = f->map_bytes - a.offset;
-	/* What goes to memory of the caller goes on from there as it is. */
+	/* Bytes in the caller's memory go on to a device: the processor does not read them. */
 	int r = mapped_copy(a.data, f->map + a.offset, a.len_bytes, q->data != q->memory);
 	madvise(f->map + a.offset, a.len_bytes, MADV_DONTNEED);
 	return r < 0 ? 0 : (ssize_t)a.len_bytes;
@@ -310,7 +311,7 @@ static void carry_out_mapped(struct io_request *q)
 	while (!take_result(q, n > 0 ? n : attempt_plain(q)));
 }
 
-/* Nothing of @q may be looked at after it. */
+/* @q must not be used after it. */
 static void carry_out_in_memory(struct io_request *q)
 {
 	struct io_cost *cost = q->file->is_huge ? &q->io->into_huge : &q->io->into_small;
@@ -335,20 +336,20 @@ static void run_request(struct work *work)
 
 /* ---- io_uring ---- */
 
-/* Whoever has a request submits it, one at a time; a thread of its own waits for results. The lock also orders
- * what both do to a request for those who watch (tsan cannot see the kernel between them). */
+/* Each request is submitted by the thread that has it, one at a time; a thread of its own waits for results. The lock
+ * also orders the accesses of both threads for tsan, which does not see the ordering by the kernel. */
 struct uring {
 	struct io_uring ring;
 	pthread_mutex_t lock; /* the submission side of the ring */
 	pthread_t reaper;
-	bool pins; /* buffers of the pool may be registered; under lock */
+	bool pins; /* the pool's buffers may be registered; under lock */
 };
 
 static void dispatch(struct io_request *q);
 
-/* Registers the buffer of @q where it was not used before: to pin all of them at the start would have the kernel
- * clear much memory for a little data. Returns false for what the kernel has to pin for each request: memory
- * of the caller, or all where RLIMIT_MEMLOCK, which counts for some, is too low. */
+/* Registers the buffer of @q on its first use: registering all of them at the start would make the kernel clear much
+ * memory for little data. Returns false if the kernel has to pin the memory for each request: it is the caller's, or
+ * RLIMIT_MEMLOCK, which applies to some users, is too low. */
 static bool pin_buffer(struct uring *e, struct io_request *q)
 {
 	const struct iovec buffer = { q->memory, q->io->stride_bytes };
@@ -378,13 +379,14 @@ static void prepare_request(struct uring *e, struct io_uring_sqe *sqe, struct io
 	io_uring_sqe_set_data(sqe, q);
 }
 
-/* The kernel may be short of memory, or have results waiting: both pass. @q NULL: end the reaper. */
+/* The kernel may be short of memory, or have unread results: both pass. @q NULL: end the thread that waits for
+ * results. */
 static void submit_uring(struct uring *e, struct io_request *q)
 {
 	int r;
 
 	pthread_mutex_lock(&e->lock);
-	/* Never NULL: the ring is as long as there are requests, and each is submitted at once. */
+	/* Never NULL: the ring has as many entries as there are requests, and each is submitted at once. */
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&e->ring);
 	assert(sqe);
 	if (q)
@@ -457,7 +459,7 @@ static void uring_free(struct uring *e)
 	free(e);
 }
 
-/* Carries @q out by whatever its file allows now. */
+/* Carries out @q in the way that its file allows at present. */
 static void dispatch(struct io_request *q)
 {
 	struct io_file *f = q->file;
@@ -481,7 +483,7 @@ static uint64_t grown(uint64_t room, uint64_t end)
 	return room;
 }
 
-/* Of as many bytes as a huge page has; 0: not known yet. */
+/* The cost of as many bytes as a huge page has; 0: unknown yet. */
 static uint64_t cost_ns(const struct io_cost *c)
 {
 	uint64_t bytes = atomic_load(&c->bytes);
@@ -489,7 +491,7 @@ static uint64_t cost_ns(const struct io_cost *c)
 	return bytes < COSTS_SEEN_BYTES ? 0 : atomic_load(&c->ns) / (bytes / HUGE_PAGE_BYTES);
 }
 
-/* What a huge page may take to get. */
+/* How long getting a huge page may take. */
 static uint64_t bearable_ns(const struct io *io)
 {
 	uint64_t small_ns = cost_ns(&io->into_small), huge_ns = cost_ns(&io->into_huge);
@@ -497,7 +499,7 @@ static uint64_t bearable_ns(const struct io *io)
 	return small_ns > huge_ns + SMALL_PAGES_NS ? small_ns - huge_ns : SMALL_PAGES_NS;
 }
 
-/* Each call waits for all processors, so a large file asks for more at a time, unless room is short. */
+/* Each call synchronises all processors, so a large file gets more at a time, unless space is short. */
 static uint64_t huge_step(const struct io_file *f, uint64_t room)
 {
 	uint64_t step = room / HUGE_STEP_PART, free_bytes = 0;
@@ -513,7 +515,7 @@ static uint64_t huge_step(const struct io_file *f, uint64_t room)
 	return step ? step : HUGE_STEP_BYTES;
 }
 
-/* Returns false where no more huge pages are to be had, or only slowly; whether there is room at all, the writes find out. */
+/* Returns false if huge pages are unavailable, or slow to get. Whether there is any space is left to the writes. */
 static bool take_huge(struct io_file *f, uint64_t offset, size_t step)
 {
 	uint64_t start_ns = huge_pages_start();
@@ -531,8 +533,8 @@ static bool take_huge(struct io_file *f, uint64_t offset, size_t step)
 	return r == 0;
 }
 
-/* Room in tmpfs is memory: in huge pages it is given out and freed several times as fast. A file that stays
- * short does without. */
+/* Space in tmpfs is memory: in huge pages it is allocated and freed several times as fast. A short file does not use
+ * them. */
 static void grow_in_memory(struct io_file *f, uint64_t end)
 {
 	pthread_mutex_lock(&f->growing);
@@ -546,7 +548,7 @@ static void grow_in_memory(struct io_file *f, uint64_t end)
 	pthread_mutex_unlock(&f->growing);
 }
 
-/* Room is taken ahead in large steps: a write that makes the file longer would hold up all others. */
+/* Space is allocated ahead in large steps: a write that extends the file would block all others. */
 static void grow(struct io_file *f, uint64_t end)
 {
 	pthread_mutex_lock(&f->growing);
@@ -557,7 +559,7 @@ static void grow(struct io_file *f, uint64_t end)
 			f->room_bytes = room;
 		else if (errno == EOPNOTSUPP && ftruncate(f->fd, (off_t)room) == 0)
 			f->room_bytes = room;
-		else if (errno != EINTR) /* little is left: writes find out how little */
+		else if (errno != EINTR) /* space is short: the writes will get the error */
 			f->room_bytes = UINT64_MAX;
 	}
 	pthread_mutex_unlock(&f->growing);
@@ -581,7 +583,7 @@ static void start(struct io_file *f, struct io_request *q, bool write, void *dat
 	dispatch(q);
 }
 
-/* Counts @q among what is under way; if the file met an error, releases it instead. */
+/* Counts @q as under way; if the file had an error before, releases it instead. */
 static int begin_write(struct io_file *f, struct io_request *q)
 {
 	pthread_mutex_lock(&f->io->lock);
@@ -671,7 +673,7 @@ enum io_engine io_engine_for(int fd)
 	return io_is_in_memory(fd) ? IO_ENGINE_POSIX : IO_ENGINE_AUTO;
 }
 
-/* O_DIRECT where the file system has it, in blocks no larger than ours. */
+/* Sets O_DIRECT if the file system supports it with blocks no larger than ours. */
 static bool make_direct(int fd)
 {
 	struct statx st;
@@ -689,9 +691,9 @@ static bool make_direct(int fd)
 	return flags >= 0 && fcntl(fd, F_SETFL, flags | O_DIRECT) == 0;
 }
 
-/* A call that reads a page of tmpfs for the first time has the kernel (Linux 6.18) move it to another list, under a lock that
- * all readers want: 16 of them read 30 GB/s so. Pages of a mapping that is said to be read in sequence stay where they are,
- * and the same 16 read 69. */
+/* The first read(2) of a page of tmpfs makes the kernel (Linux 6.18) move the page to another list, under a lock
+ * shared by all readers: 16 of them read 30 GB/s that way. Pages of a mapping that is advised to be read sequentially
+ * stay in their list, and the same 16 threads read 69 GB/s. */
 static void map_file(struct io_file *f)
 {
 	struct stat st;
@@ -776,8 +778,9 @@ static int make_pool(struct io *io)
 		return -ENOMEM;
 	io->pool = pool;
 	io->pool_bytes = bytes;
-	madvise(pool, io->pool_bytes, MADV_HUGEPAGE); /* fewer pages to pin; no matter if not */
-	madvise(pool, io->pool_bytes, MADV_DONTFORK); /* what is pinned a fork would copy at once */
+	madvise(pool, io->pool_bytes,
+		MADV_HUGEPAGE); /* fewer pages to pin; a failure does not matter */
+	madvise(pool, io->pool_bytes, MADV_DONTFORK); /* a fork would copy pinned pages at once */
 	for (unsigned i = 0; i < n; i++) {
 		struct io_request *q = &io->requests[i];
 
@@ -809,7 +812,7 @@ static int start_engines(struct io *io, enum io_engine engine, struct brumate_er
 	if (engine == IO_ENGINE_POSIX)
 		return 0;
 	r = uring_new(&io->uring, io->n_buffers + io->n_writes, io->n_buffers);
-	/* Containers and sysctl kernel.io_uring_disabled forbid it: threads do as well, nearly. */
+	/* Containers and the sysctl kernel.io_uring_disabled may forbid it: threads are almost as fast. */
 	return r == 0 || engine == IO_ENGINE_AUTO ? 0 : brumate_fail(err, -r, "io_uring: %m");
 }
 

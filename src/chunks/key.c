@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Keys of a store: read, and derived. */
+/* Keys of a store: reads and derives them. */
 #include "chunks/key.h"
 
 #include <errno.h>

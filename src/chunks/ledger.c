@@ -122,7 +122,7 @@ int64_t ledger_add_pack(struct ledger *l, const struct ledger_pack *p)
 	return (int64_t)l->n_packs++;
 }
 
-/* A number of the ledger and what it is sorted by. */
+/* An index into the ledger with its sort key. */
 struct place {
 	uint32_t number;
 	const struct ledger *ledger;
@@ -147,7 +147,7 @@ static int by_offset(const void *a, const void *b)
 	return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Numbers 0 to @n - 1 in the order of @by. Owned; NULL without memory. */
+/* The indexes 0 to @n - 1, sorted by @by. Owned; NULL if out of memory. */
 static struct place *sorted(const struct ledger *l, size_t n,
 			    int (*by)(const void *a, const void *b))
 {

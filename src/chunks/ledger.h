@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * What the writer of memory knows of the chunks and packs of its checkpoint. Each distinct chunk is there once. At
- * the end the ledger becomes the chunk table. It has no lock of its own.
+ * The writer's record of the chunks and packs of its checkpoint. Each distinct chunk is in it once. At the end it
+ * becomes the chunk table. It has no lock of its own.
  */
 #pragma once
 
@@ -16,14 +16,14 @@
 enum ledger_state {
 	LEDGER_WRITTEN, /* in a pack of this checkpoint, or about to be */
 	LEDGER_KNOWN,	/* an earlier checkpoint has it */
-	LEDGER_WANTED,	/* it was known, but its pack is not taken over: to be written after all */
+	LEDGER_WANTED,	/* was known, but its pack is not linked, so it has to be written */
 };
 
 struct ledger_chunk {
-	struct chunk_record record; /* written: pack is the ledger's number */
+	struct chunk_record record; /* written: pack is the ledger's index */
 	enum ledger_state state;
-	uint32_t image, index; /* known: where (chunks/share.h) */
-	bool dead;	       /* came with a linked pack; no region has it */
+	uint32_t image, index; /* known: its place (chunks/share.h) */
+	bool dead;	       /* part of a linked pack; no region uses it */
 };
 
 struct ledger_pack {
@@ -45,20 +45,20 @@ struct ledger {
 #define LEDGER_EMPTY ((struct ledger){ 0 })
 void ledger_fini(struct ledger *l);
 
-/** Adds @n parts, which are zeros so far. Returns the index of the first, -ENOMEM or -EFBIG. */
+/** Adds @n parts, initially zeros. Returns the index of the first, -ENOMEM or -EFBIG. */
 int64_t ledger_add_parts(struct ledger *l, uint64_t n);
 
 /** Returns the index of the chunk with this digest and length, or -ENOENT. */
 int64_t ledger_find(const struct ledger *l, const struct digest *digest, uint32_t len_bytes);
 
-/** Adds a chunk that is not there yet. Returns its index, -ENOMEM or -EFBIG. */
+/** Adds a chunk that is not in the ledger yet. Returns its index, -ENOMEM or -EFBIG. */
 int64_t ledger_add_chunk(struct ledger *l, const struct ledger_chunk *c);
 
-/** Adds a pack; returns its number, -ENOMEM or -EFBIG. */
+/** Adds a pack; returns its index, -ENOMEM or -EFBIG. */
 int64_t ledger_add_pack(struct ledger *l, const struct ledger_pack *p);
 
 /**
- * Makes the table: packs in the order of their paths, chunks in theirs. Every chunk must be written.
- * Regions are as long as those of @m, whose packs are filled in. 0 or -ENOMEM.
+ * Makes the table: packs in the order of their paths, chunks in the order of packs and offsets. Every chunk must be
+ * written. Regions have the lengths of those in @m, whose packs are filled in. 0 or -ENOMEM.
  */
 int ledger_finish(struct ledger *l, struct chunk_table *ret, struct manifest *m);

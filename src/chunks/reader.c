@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Opening the memory of a checkpoint, and reading its chunks ahead of those who work on them: from files in the
- * order of the disk, or from where each request takes its time.
+ * Opens the memory of a checkpoint, and reads its chunks ahead of their use: from files in the order of the disk, or
+ * from sources where each request takes its time.
  */
 #include "chunks/reader.h"
 
@@ -21,7 +21,7 @@
 #include "chunks/codec.h"
 #include "chunks/files.h"
 
-/* Of reads that a thread has under way. */
+/* AHEAD: reads under way for each thread. */
 enum { SHARERS_NAMED_MAX = 4, AHEAD = 3, READERS_MAX = 16 };
 
 /* ---- opening ---- */
@@ -59,7 +59,7 @@ static int read_table(struct chunk_table *ret, int dir_fd, const struct manifest
 	return chunk_table_decode(ret, buf, (size_t)n, err);
 }
 
-/* Refuses a table that does not describe the memory of the manifest. */
+/* Refuses a table that does not match the manifest's memory. */
 static int compare_manifest(const struct chunk_table *t, const struct manifest *m,
 			    struct brumate_error *err)
 {
@@ -174,13 +174,13 @@ struct reading {
 
 /* A read under way. */
 struct ahead_read {
-	struct io_buffer *buffer; /* NULL: nothing was asked for, r says why */
+	struct io_buffer *buffer; /* NULL: no read was started; r says why */
 	const struct chunk_record *record;
 	size_t item;
 	int r;
 };
 
-/* Where the chunk may be read to as it is stored, without a buffer between. */
+/* Memory into which the chunk may be read directly, without a buffer. */
 static void *find_room(const struct reading *g, const struct ahead_read *a)
 {
 	const struct chunk_record *c = a->record;
@@ -191,7 +191,7 @@ static void *find_room(const struct reading *g, const struct ahead_read *a)
 	return g->task->room(g->task->arg, a->item, c->len_bytes);
 }
 
-/* Takes the next item, if there is one that may be begun. */
+/* Takes the next item, if one may be started. */
 static bool take_item(struct reading *g, bool block, size_t *ret)
 {
 	const struct chunks_task *task = g->task;
@@ -230,7 +230,7 @@ static bool begin_read(struct reading *g, struct ahead_read *ret, bool block)
 	return true;
 }
 
-/* Waits for the end of a read, after which its pack may be closed. */
+/* Waits for the end of a read; its pack may be closed after that. */
 static struct stored_chunk wait_read(struct reading *g, struct ahead_read *a, struct codec *codec)
 {
 	struct stored_chunk c = {
@@ -283,7 +283,7 @@ static int read_for_worker(void *arg, const struct worker *me, struct brumate_er
 	}
 }
 
-/* To make buffers, pin them and give them back takes long, so they stay for the next region that is loaded. */
+/* Creating, pinning and freeing buffers takes long, so they are kept for the next region. */
 static int get_io(struct reading *g, unsigned buffers, struct brumate_error *err)
 {
 	struct chunks_reader *m = g->m;
@@ -317,10 +317,10 @@ static void put_io(struct reading *g)
 
 /* ---- reading from far ---- */
 
-/* Packs that are somewhere else (struct pack_source): chunks that lie side by side come in one request, several
- * requests at a time, in a bounded amount of memory. Nothing is written anywhere. */
+/* Packs that are not local (struct pack_source): adjacent chunks are fetched in one request, several requests at a
+ * time, in a bounded amount of memory. Nothing is written to disk. */
 
-/* The size of all buffers of one reading. There may be two at a time: of device and of host memory. */
+/* All buffers of one reading. Two readings may run at a time: of device and of host memory. */
 #define BUFFERS_BYTES  (96u << 20)
 #define SPAN_BYTES_MAX (8u << 20)
 
@@ -331,14 +331,14 @@ struct far {
 	const struct chunks_task *task;
 	struct workers workers;
 	size_t span_bytes;   /* of a request, at most */
-	atomic_bool stopped; /* by the first failure, or the owner */
+	atomic_bool stopped; /* after the first failure, or by the owner */
 
 	pthread_mutex_t lock;
 	size_t next;		     /* item; under lock, as are */
-	void *readers[FETCHERS_MAX]; /* of the threads that are at fetch_for_worker */
+	void *readers[FETCHERS_MAX]; /* of the threads that are in fetch_for_worker() */
 };
 
-/* Items of the task that lie side by side in one pack. */
+/* Items of the task that are adjacent in one pack. */
 struct span {
 	size_t first, n;
 	uint32_t pack;
@@ -351,7 +351,7 @@ static const struct chunk_record *record_of_item(const struct far *f, size_t ite
 	return &f->m->table.chunks[f->task->chunks ? f->task->chunks[item] : item];
 }
 
-/* False: there is no more. */
+/* Returns false at the end. */
 static bool take_span(struct far *f, struct span *ret)
 {
 	bool found = false;
@@ -376,8 +376,8 @@ static bool take_span(struct far *f, struct span *ret)
 	return found;
 }
 
-/* Ends what all threads do, so that nobody waits for a network whose answer is of no use any more. True for
- * the first who says so. */
+/* Stops all threads, so that none waits for a network answer that is not needed any more. Returns true for the first
+ * caller. */
 static bool stop_all(struct far *f)
 {
 	if (atomic_exchange(&f->stopped, true))
@@ -390,7 +390,7 @@ static bool stop_all(struct far *f)
 	return true;
 }
 
-/* A chunk may have been damaged on its way, so one that is damaged is asked for once more. */
+/* A chunk may have been damaged in transit, so a damaged one is fetched once more. */
 static int give_chunk(struct far *f, void *reader, const struct stored_chunk *c,
 		      struct brumate_error *err)
 {
@@ -441,7 +441,7 @@ static int fetch_spans(struct far *f, void *reader, struct brumate_error *err)
 	return r;
 }
 
-/* The first failure is the one that is told: all others are but its consequences. */
+/* Reports only the first failure: the others are its consequences. */
 static int fetch_for_worker(void *arg, const struct worker *me, struct brumate_error *err)
 {
 	struct far *f = arg;
@@ -472,7 +472,7 @@ static int ask_owner(void *arg)
 	return r;
 }
 
-/* Makes a span as long as memory allows, but so that all threads have something to do. */
+/* Makes a span as long as memory allows, but so that every thread has work. */
 static size_t choose_span(const struct chunks_task *task, unsigned threads)
 {
 	size_t share = (task->n + threads - 1) / threads;
@@ -531,7 +531,7 @@ int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct 
 
 /* ---- what is read ---- */
 
-/* Decrypts a sealed chunk in place: nothing else uses its buffer any more. */
+/* Decrypts a sealed chunk in place: its buffer is not used for anything else. */
 static bool open_chunk(const struct stored_chunk *c)
 {
 	const struct chunks_reader *m = c->reader;
@@ -556,8 +556,8 @@ static bool digest_matches(const struct stored_chunk *c, const void *data)
 	return r == 0 && !memcmp(&digest, &record->digest, sizeof(digest));
 }
 
-/* The bytes of the chunk (see codec_expand()), or NULL and the reason in @ret_why. It works once only where they are sealed:
- * they are decrypted in place. */
+/* The bytes of the chunk (see codec_expand()), or NULL and the reason in @ret_why. Works only once for sealed chunks,
+ * as they are decrypted in place. */
 static const void *expand_chunk(const struct stored_chunk *c, const char **ret_why)
 {
 	const void *data = NULL;
@@ -571,7 +571,7 @@ static const void *expand_chunk(const struct stored_chunk *c, const char **ret_w
 	return data;
 }
 
-/* As expand_chunk(), if they are those that were saved: else NULL, too. */
+/* Like expand_chunk(), but also NULL if the bytes are not those that were saved. */
 static const void *check_chunk(const struct stored_chunk *c, const char **ret_why)
 {
 	const void *data = expand_chunk(c, ret_why);
@@ -598,7 +598,7 @@ bool chunks_check_stored(const struct stored_chunk *c, const char **ret_why)
 
 	if ((!sealed || !c->stored) && !check_chunk(c, ret_why))
 		return false;
-	/* Some flipped bits of a compressed chunk do not change what it expands to. */
+	/* Some bit flips in a compressed chunk do not change the expanded bytes. */
 	if ((sealed || record->encoding != CHUNK_RAW) && !stored_bytes_match(c))
 		*ret_why = "damaged: its stored bytes are not those that were written";
 	else if (!chunk_is_zero((const char *)c->stored + record->stored_bytes, padding))
@@ -608,7 +608,7 @@ bool chunks_check_stored(const struct stored_chunk *c, const char **ret_why)
 	return false;
 }
 
-/* Where the first part is that the chunk holds. */
+/* The first part that uses the chunk. */
 static bool find_part(const struct chunk_table *t, uint32_t chunk, size_t *ret_region,
 		      uint64_t *ret_offset)
 {
@@ -655,8 +655,8 @@ static bool has_file(int store_fd, const char *id, const char *path, const struc
 	       st.st_ino == want->st_ino && st.st_dev == want->st_dev;
 }
 
-/* Writes "; shared with A, B and 3 more" for the file @path of the checkpoint @id, which is open as @dir_fd;
- * nothing where nobody else has it, or that cannot be told. */
+/* Writes "; shared with A, B and 3 more" for the file @path of the checkpoint @id, which is open as @dir_fd; nothing
+ * if no other checkpoint has it, or that cannot be determined. */
 static void describe_sharers(char *ret, size_t room, int dir_fd, const char *id, const char *path)
 {
 	auto_(dir_names_fini) struct dir_names all = DIR_NAMES_EMPTY;
@@ -695,7 +695,7 @@ int chunks_fail_chunk(const struct chunks_reader *m, const struct chunk_record *
 
 /* ---- loading regions: their chunks are read once each, in the order of the disk, and go to all their parts ---- */
 
-/* A part of a region, and the chunk that it is. */
+/* A part of a region, and its chunk. */
 struct load_part {
 	uint32_t chunk;
 	uint32_t place;
@@ -706,10 +706,10 @@ struct load {
 	struct chunks_reader *m;
 	const struct chunks_place *places;
 	size_t n_places;
-	struct load_part *parts; /* those that are stored, by chunk */
-	uint32_t *chunks;	 /* of those, each once */
-	size_t *first;		 /* of each, its parts in order; one more for the end */
-	size_t n_parts, n;	 /* of parts, of chunks */
+	struct load_part *parts; /* the stored parts, by chunk */
+	uint32_t *chunks;	 /* of the stored parts, each once */
+	size_t *first;	   /* for each chunk, the index of its first part; one more at the end */
+	size_t n_parts, n; /* number of parts, number of chunks */
 	bool (*cancelled)(void *arg);
 	void *arg;
 };
@@ -795,7 +795,7 @@ static int give_part(struct load *l, uint32_t place, uint64_t part, const void *
 		     : 0;
 }
 
-/* Whether all that the chunk goes to is compared with its digest by the caller. */
+/* Whether the caller compares all destinations of the chunk with its digest. */
 static bool is_unverified(const struct load *l, size_t item)
 {
 	for (size_t i = l->first[item]; i < l->first[item + 1]; i++)
@@ -804,7 +804,7 @@ static bool is_unverified(const struct load *l, size_t item)
 	return true;
 }
 
-/* The first of its parts has room for it; the others are copied from there. */
+/* The chunk is read to its first part; the others are copied from there. */
 static void *first_room(void *arg, size_t item, size_t len_bytes)
 {
 	const struct load *l = arg;
@@ -941,7 +941,7 @@ static int ordered_chunk(void *arg, const struct stored_chunk *c, struct brumate
 		return chunks_fail_chunk(o->m, c->record, why, err);
 	if (data != room)
 		memcpy(room, data, c->record->len_bytes);
-	/* That it is stopped is not an error of this thread's: another one may be about to tell why. */
+	/* Being stopped is not an error of this thread: another thread has one to report. */
 	if (s->filled(s->arg, c->item) == 0)
 		atomic_fetch_add(&o->n_filled, 1);
 	return 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Reading chunks of a checkpoint by several threads, in the order of the disk, to load regions or to verify all
+/* Reads chunks of a checkpoint with several threads, in the order of the disk, to load regions or to verify all
  * chunks. */
 #pragma once
 
@@ -9,7 +9,7 @@
 #include "chunks/io.h"
 #include "chunks/chunks.h"
 
-/** A pack that is read. It is open while it is in use. */
+/** A pack that is being read. It is open while in use. */
 struct chunks_pack {
 	struct io_file *file;
 	unsigned users;
@@ -18,32 +18,31 @@ struct chunks_pack {
 struct chunks_reader {
 	int dir_fd; /* of the checkpoint; borrowed, as is the manifest */
 	const struct manifest *manifest;
-	const struct store_key *key; /* borrowed; NULL: chunks that are sealed cannot be loaded */
+	const struct store_key *key;	  /* borrowed; NULL: sealed chunks cannot be loaded */
 	const struct pack_source *source; /* borrowed; NULL: packs are files below dir_fd */
-	bool maps;			  /* packs in memory are read by mappings */
+	bool maps;			  /* read packs in memory through mappings */
 	struct chunk_table table;
-	struct chunks_pack *packs; /* under lock, as is what follows */
-	struct io *spare;	   /* of the last reading, for the next; NULL: none */
+	struct chunks_pack *packs; /* under lock, like all below */
+	struct io *spare;	   /* kept from the last reading for the next; NULL: none */
 	unsigned spare_buffers;
 	pthread_mutex_t lock;
 };
 
-/** Bytes that were dealt with so far. <0 stops, with that code. Called in the caller's thread. */
+/** Bytes handled so far. <0 stops the operation with that code. Called in the caller's thread. */
 typedef int (*chunks_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
 /** A chunk whose stored bytes are not those that were saved. */
 struct chunks_damage {
 	const char *path; /* of its pack; borrowed */
 	const struct chunk_record *record;
-	const char *
-		text; /* which chunk it is, what is wrong, and what of the job it holds; borrowed */
+	const char *text; /* the chunk, what is wrong, and what of the job it holds; borrowed */
 };
 typedef void (*chunks_damage_fn)(void *arg, const struct chunks_damage *damage);
 
 /**
- * Compares every chunk of every pack with its digests, also those of no use to this checkpoint. With
- * @tell it goes on to the end, tells each damaged chunk, and returns how many; packs that are missing
- * or of the wrong length are passed over. Without, the first is -EBADMSG. 0 where there is no memory.
+ * Compares every chunk of every pack with its digests, including those that this checkpoint does not use.
+ * With @tell it continues to the end, reports each damaged chunk, and returns their number; it skips packs that are
+ * missing or of the wrong length. Without, the first damaged chunk is -EBADMSG. 0 if there is no memory.
  */
 int chunks_verify(int dir_fd, const struct manifest *manifest, chunks_damage_fn tell,
 		  void *tell_arg, chunks_progress_fn progress, void *arg,
@@ -53,29 +52,27 @@ int chunks_verify(int dir_fd, const struct manifest *manifest, chunks_damage_fn 
 struct stored_chunk {
 	const struct chunks_reader *reader;
 	const struct chunk_record *record;
-	size_t item; /* of the list that is read */
-	const void *
-		stored; /* chunk_padded(record->stored_bytes); NULL: could not be read, r says why */
+	size_t item;	    /* in the list that is read */
+	const void *stored; /* chunk_padded(record->stored_bytes); NULL: could not be read, see r */
 	int r;
 	struct codec *codec; /* of this thread */
 };
 
-/** Gets a chunk, in one of the threads. <0 ends the reading with that code. */
+/** Receives a chunk, in one of the threads. <0 ends the reading with that code. */
 typedef int (*stored_chunk_fn)(void *arg, const struct stored_chunk *c, struct brumate_error *err);
 
-/** What is to be read, and by whom. */
+/** A reading: which chunks, and what is done with them. */
 struct chunks_task {
-	const uint32_t *chunks; /* of the table, best ascending; NULL: all */
+	const uint32_t *chunks; /* of the table, fastest in ascending order; NULL: all */
 	size_t n;
 	unsigned threads; /* 0: by the number of cores */
 	stored_chunk_fn fn;
-	/* Where a raw chunk may be read straight into, or NULL; may be NULL. */
+	/* Returns memory into which a raw chunk may be read directly, or NULL. May be NULL. */
 	void *(*room)(void *arg, size_t item, size_t len_bytes);
-	/* Whether the item may be begun; with @block it waits, and its thread has none under way. Items are begun in
-	 * their order. Returns 1, 0: not yet, or <0: none is any more. NULL: all may. Not for packs from far. */
+	/* Whether the item may be started; called in the order of items. With @block, waits; the thread then has no
+	 * item under way. Returns 1; 0: not yet; <0: no more items. NULL: all may be started. Not for remote packs. */
 	int (*admit)(void *arg, size_t item, bool block);
-	void (*stop)(
-		void *arg); /* with admit(): a thread has failed, so that none may wait there any more */
+	void (*stop)(void *arg); /* with admit(): a thread has failed, so waiting must end */
 	void *arg;
 	int (*tick)(void *arg); /* in the caller's thread; <0 stops; may be NULL */
 	void *tick_arg;
@@ -83,8 +80,8 @@ struct chunks_task {
 
 int chunks_read(struct chunks_reader *m, const struct chunks_task *task, struct brumate_error *err);
 
-/** Whether all that is in the pack for the chunk is what was saved: its bytes, the stored bytes and the padding. Of what is
- * sealed only the last two are looked at: that takes no key. Else false, and the reason in @ret_why. */
+/** Whether everything in the pack for the chunk is what was saved: its bytes, the stored bytes and the padding. Of
+ * sealed chunks only the last two are checked, which needs no key. If not, @ret_why is the reason. */
 bool chunks_check_stored(const struct stored_chunk *c, const char **ret_why);
 
 /** Starts @err: "PACK: chunk N (bytes …): WHY: it holds … of process P". Returns -EBADMSG. */
@@ -93,18 +90,18 @@ int chunks_fail_chunk(const struct chunks_reader *m, const struct chunk_record *
 
 /* ---- packs in a stream ---- */
 
-/** Compares the chunks of packs with their digests while they pass in a stream. */
+/** Compares the chunks of packs with their digests while the packs pass in a stream. */
 struct pack_check;
 
-/** Reads the table of the checkpoint @dir_fd, borrowed as is @m. What chunks_open() returns. */
+/** Reads the table of the checkpoint @dir_fd; it and @m are borrowed. Errors as for chunks_open(). */
 int pack_check_new(struct pack_check **ret, int dir_fd, const struct manifest *m,
 		   struct brumate_error *err);
 void pack_check_free(struct pack_check *c); /* accepts NULL */
 DEFINE_AUTO(struct pack_check *, pack_check_free)
 
-/** The bytes of the pack @index of the manifest come next. */
+/** The bytes of the manifest's pack @index come next. */
 void pack_check_begin(struct pack_check *c, size_t index);
 
-/** Takes bytes of it, at most all of them. -EBADMSG: a chunk is damaged. */
+/** Takes the next bytes of the pack, at most up to its end. -EBADMSG: a chunk is damaged. */
 int pack_check_feed(struct pack_check *c, const void *buf, size_t len_bytes,
 		    struct brumate_error *err);

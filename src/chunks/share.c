@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Sharing packs with earlier checkpoints; see share.h. A pack comes as a whole, with chunks that this
- * checkpoint has no use for: where those are more than three quarters, its chunks are written again
- * instead, so that what nobody needs goes away with the last checkpoint that did.
+ * Sharing packs with earlier checkpoints; see share.h. A pack is linked as a whole, with chunks that this checkpoint
+ * does not use. If those are more than three quarters, the used chunks are written again instead, so that unused ones
+ * are freed with the last checkpoint that used them.
  */
 #include "chunks/share.h"
 
@@ -64,7 +64,7 @@ void chunk_index_offer(struct chunk_index *x, int *dir_fd, struct manifest *mani
 	*manifest = (struct manifest){ 0 };
 }
 
-/* Checkpoints of the same job come first; otherwise the order stays. */
+/* Moves checkpoints of the same job to the front; otherwise keeps the order. */
 static void prefer_job(struct chunk_index *x)
 {
 	size_t front = 0;
@@ -84,8 +84,8 @@ static int open_known(struct known *k)
 	return chunks_open(&k->reader, k->dir_fd, &k->manifest, NULL, NULL, NULL);
 }
 
-/* Reads tables until there are enough; drops the images without. The reader borrows the manifest of
- * its image, so images stay where they are from here. */
+/* Reads tables until there are enough; drops the other images. The reader borrows the manifest of its image, so
+ * images must not move after this. */
 static void read_tables(struct chunk_index *x)
 {
 	size_t kept = 0;
@@ -207,7 +207,7 @@ int chunk_index_link(const struct chunk_index *x, uint32_t image, uint32_t pack,
 	auto_close int fd = files_open(k->dir_fd, p->path, &before);
 	if (fd < 0)
 		return fd;
-	/* Who owns it can write to it for as long as it lives. */
+	/* Its owner could write to it as long as it exists. */
 	if (before.st_uid != geteuid() || files_check_owner(&before, NULL) < 0 ||
 	    (uint64_t)before.st_size != p->len_bytes)
 		return -EPERM;
@@ -224,9 +224,9 @@ int chunk_index_link(const struct chunk_index *x, uint32_t image, uint32_t pack,
 
 /* ---- packs ---- */
 
-enum { USED_AT_LEAST = 4 }; /* one part in so many */
+enum { USED_AT_LEAST = 4 }; /* one part of that many */
 
-/* Adds up what of each pack of @image is used. */
+/* Adds up how much of each pack of @image is used. */
 static void add_used(uint64_t *used, const struct ledger *l, const struct chunk_table *t,
 		     uint32_t image)
 {
@@ -241,7 +241,7 @@ static void add_used(uint64_t *used, const struct ledger *l, const struct chunk_
 	}
 }
 
-/* Notes what is in a pack that was linked: chunks of ours, and others. */
+/* Records the content of a pack that was linked: chunks that we use, and others. */
 static int take_chunks(struct ledger *l, const struct chunk_table *t, uint32_t image, uint32_t pack,
 		       uint32_t number)
 {
@@ -295,7 +295,7 @@ static int share_image(struct ledger *l, const struct chunk_index *x, uint32_t i
 	return 0;
 }
 
-/* What is in packs that were not linked is to be written. */
+/* Marks chunks of packs that were not linked as to be written. */
 static size_t want_rest(struct ledger *l, const struct chunk_table *t, uint32_t image,
 			const bool *linked)
 {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * Sharing with earlier checkpoints of a store: an index of the chunks that they have, so that a new one need not
- * write them, and which of their packs it takes over. The index is bounded: the checkpoints of the same job come
- * first, newest first, then the newest of other jobs of the same user. What cannot be read is passed over. The
- * bytes are not read: they were digested when they were written, and are again when they are verified or
- * restored.
+ * Sharing with earlier checkpoints of a store: an index of their chunks, so that a new checkpoint need not write
+ * those, and the choice of packs to link.
+ *
+ * The index is bounded: the checkpoints of the same job come first, newest first, then the newest of other jobs of
+ * the same user. Unreadable ones are skipped. The chunks themselves are not read: they were digested when they were
+ * written, and are again when they are verified or restored.
  */
 #pragma once
 
@@ -17,25 +18,25 @@
 #include "chunks/ledger.h"
 #include "image/chunk-table.h"
 
-/** Where a chunk is: which of the checkpoints that were looked at, and its number in that one's table. */
+/** The place of a chunk: the checkpoint in the index, and the chunk's index in its table. */
 struct chunk_place {
 	uint32_t image, chunk;
 };
 
 struct chunk_index;
 
-/* So many checkpoints are looked at. */
+/* The most checkpoints that are considered. */
 enum { CHUNK_INDEX_OFFERS_MAX = 64 };
 
 /** 0 or -ENOMEM. */
 int chunk_index_new(struct chunk_index **ret);
 
-/** Offers an earlier checkpoint, the one that changed last first. If it is one to share with, @dir_fd and @manifest
- * are taken. @key_id: of the key that what is to be shared must be encrypted by; empty for none. */
+/** Offers an earlier checkpoint, the last changed one first. If it is suitable, takes @dir_fd and @manifest. @key_id:
+ * of the key with which shared chunks must be encrypted; empty for none. */
 void chunk_index_offer(struct chunk_index *x, int *dir_fd, struct manifest *manifest,
 		       const struct chunks_options *options, const char *key_id);
 
-/** Reads the tables of what was offered. After that chunks are found. 0 or -ENOMEM. */
+/** Reads the tables of the offered checkpoints. Chunks can be found after that. 0 or -ENOMEM. */
 int chunk_index_read(struct chunk_index *x);
 
 void chunk_index_free(struct chunk_index *x); /* accepts NULL */
@@ -51,16 +52,14 @@ size_t chunk_index_images(const struct chunk_index *x);
 const struct chunk_table *chunk_index_table(const struct chunk_index *x, uint32_t image);
 
 /**
- * Links the pack @pack of @image into the directory @dir_fd under its own name, whose path below the new
- * checkpoint goes to @ret_path. -errno: it cannot be had (removed meanwhile, too many links, no links
- * on this file system …).
+ * Links the pack @pack of @image into the directory @dir_fd under its own name, whose path below the new checkpoint
+ * goes to @ret_path. -errno: not possible (it was removed, has too many links, the file system has no links …).
  */
 int chunk_index_link(const struct chunk_index *x, uint32_t image, uint32_t pack, int dir_fd,
 		     char *ret_path, size_t room);
 
 /**
- * Links packs into @dir_fd that hold chunks known by @l and of which enough is used, a quarter. Chunks of
- * the others become LEDGER_WANTED; @ret_wanted says how many. Nobody else uses @l meanwhile. 0, -ENOMEM or
- * -EFBIG.
+ * Links packs into @dir_fd that hold chunks known by @l and of which enough is used, a quarter. Chunks of other packs
+ * become LEDGER_WANTED; @ret_wanted is their number. No other thread may use @l. 0, -ENOMEM or -EFBIG.
  */
 int share_packs(struct ledger *l, const struct chunk_index *x, int dir_fd, size_t *ret_wanted);

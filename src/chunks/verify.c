@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Comparing chunks with their digests: every chunk of a checkpoint on all cores, those of packs that pass in a
- * stream, and the tables of two checkpoints with each other.
+ * Compares chunks with their digests: every chunk of a checkpoint on all cores, and those of packs that pass in a
+ * stream; and compares the tables of two checkpoints with each other.
  */
 #include "chunks/reader.h"
 
@@ -16,12 +16,12 @@
 
 struct damage {
 	size_t chunk;
-	const char *why; /* of a literal */
+	const char *why; /* a literal */
 };
 
 struct verify {
 	struct chunks_reader *m;
-	bool all;   /* go on after the first damage */
+	bool all;   /* continue after the first damage */
 	bool *skip; /* packs whose files are known to be wrong */
 	atomic_uint_fast64_t done_bytes;
 	chunks_progress_fn progress;
@@ -86,12 +86,12 @@ static void tell_all(struct verify *v, chunks_damage_fn tell, void *arg)
 		struct brumate_error err = BRUMATE_ERROR_NONE;
 
 		chunks_fail_chunk(v->m, c, v->found[i].why, &err);
-		/* The text begins with the path and ": ", and the path is told by itself. */
+		/* The text begins with the path and ": ", and the path is passed separately. */
 		tell(arg, &(struct chunks_damage){ path, c, err.text + strlen(path) + 2 });
 	}
 }
 
-/* Marks packs that are not there or not whole: others tell of them. */
+/* Marks packs that are missing or incomplete: other checks report them. */
 static int mark_packs(struct verify *v)
 {
 	const struct manifest *m = v->m->manifest;
@@ -144,7 +144,7 @@ int chunks_verify(int dir_fd, const struct manifest *manifest, chunks_damage_fn 
 				    .tick_arg = &v };
 	r = chunks_read(m, &task, err);
 	if (r == 0)
-		r = report_progress(&v); /* all of it is done */
+		r = report_progress(&v); /* all is done */
 	if (r == 0 && tell)
 		tell_all(&v, tell, tell_arg);
 	return r < 0 ? r : (int)v.n_found;
@@ -155,7 +155,7 @@ int chunks_verify(int dir_fd, const struct manifest *manifest, chunks_damage_fn 
 struct pack_check {
 	struct chunks_reader *reader;
 	struct codec *codec;
-	const struct chunk_record *next; /* the chunk that comes */
+	const struct chunk_record *next; /* the next chunk */
 	size_t have;
 	uint8_t room[CHUNK_BYTES_MAX + CHUNK_ALIGN_BYTES];
 };
@@ -225,7 +225,7 @@ static int by_digest(const void *a, const void *b)
 	return memcmp(a, b, sizeof(struct digest));
 }
 
-/* Digests of the chunks of @t, sorted. Owned; NULL without memory. */
+/* Digests of the chunks of @t, sorted. Owned; NULL if out of memory. */
 static struct digest *digests_of(const struct chunk_table *t)
 {
 	struct digest *digests = calloc(t->n_chunks + 1, sizeof(*digests));
@@ -242,7 +242,7 @@ static int compare_tables(struct chunks_common *ret, const struct chunk_table *f
 {
 	struct chunks_common c = { 0 };
 	auto_free struct digest *digests = digests_of(from);
-	/* Each chunk once, as it is stored; those of no use do not count. */
+	/* Counts each chunk once, by its stored size; unused chunks do not count. */
 	auto_free bool *used = calloc(to->n_chunks + 1, sizeof(*used));
 
 	if (!digests || !used)

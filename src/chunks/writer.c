@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Writing the memory of a job: workers take parts of regions, each a chunk, and append what is new to packs of
- * their own. What the packs hold is noted in the ledger, under the lock of the writer.
+ * Writes the memory of a job: workers take parts of regions, each a chunk, and append new chunks to packs of their
+ * own. The ledger records the content of the packs, under the writer's lock.
  */
 #include "chunks/chunks.h"
 
@@ -54,10 +54,10 @@ int chunks_parse_compress(enum chunks_compress *ret, const char *word)
 /* New packs are files below the directory "memory" of a checkpoint, to which one thread appends chunks, each at a
  * multiple of CHUNK_ALIGN_BYTES. A full pack is ended and another begun. */
 
-/* Where a pack ends and the next begins: small enough that one goes away when little of it is used. */
+/* The length at which a pack is full: small, so that it can be freed when little of it is used. */
 #define PACK_BYTES_MAX (1ull << 30)
 
-/* Where a thread appends. The path of a new pack goes to @begun. */
+/* The pack to which a thread appends. The path of a new pack goes to @begun. */
 struct pack {
 	struct io *io; /* borrowed */
 	int dir_fd;    /* of "memory"; borrowed */
@@ -67,7 +67,7 @@ struct pack {
 	char path[32]; /* below the checkpoint */
 };
 
-/* A name that no other pack has, in this store or any other: packs are linked under their own name. */
+/* Makes a name that no other pack has, in any store: packs are linked under their own name. */
 static int new_pack_name(char *ret, size_t room)
 {
 	uint64_t random;
@@ -78,8 +78,8 @@ static int new_pack_name(char *ret, size_t room)
 	return 0;
 }
 
-/* Makes sure that a pack is there that a chunk can be appended to. 1: it is a new one, whose path is in @ret_path;
- * the caller numbers it. 0; -errno. */
+/* Makes sure that there is a pack to append to. Returns 1: it is a new one, whose path is in @ret_path, and the
+ * caller numbers it; 0; -errno. */
 static int pack_prepare(struct pack *p, char ret_path[static 32])
 {
 	char name[24];
@@ -102,13 +102,13 @@ static int pack_prepare(struct pack *p, char ret_path[static 32])
 	return 1;
 }
 
-/* Whether pack_finish() is to come before the next pack_prepare(). */
+/* Whether pack_finish() must be called before the next pack_prepare(). */
 static bool pack_is_full(const struct pack *p)
 {
 	return p->file && p->end >= PACK_BYTES_MAX;
 }
 
-/* Appends @len_bytes of @b, which is taken. Returns where, in @ret_offset; -errno. */
+/* Appends @len_bytes of @b, which is taken. @ret_offset: the position. -errno. */
 static int pack_append_buffer(struct pack *p, struct io_buffer *b, size_t len_bytes,
 			      uint64_t *ret_offset)
 {
@@ -133,8 +133,8 @@ static bool is_aligned(const void *buf, size_t len)
 	return ((uintptr_t)buf | len) % IO_ALIGN_BYTES == 0;
 }
 
-/* Appends @len_bytes of @buf, which must stay as they are until pack_finish() if they and @buf are multiples of
- * IO_ALIGN_BYTES; else they are copied. */
+/* Appends @len_bytes of @buf. If they and @buf are multiples of IO_ALIGN_BYTES, they must not change until
+ * pack_finish(); else they are copied. */
 static int pack_append(struct pack *p, const void *buf, size_t len_bytes, uint64_t *ret_offset)
 {
 	if (!is_aligned(buf, len_bytes)) {
@@ -153,14 +153,14 @@ static int pack_append(struct pack *p, const void *buf, size_t len_bytes, uint64
 	return 0;
 }
 
-/* Closes the pack and forgets what was not written yet. */
+/* Closes the pack and drops what was not written yet. */
 static void pack_abandon(struct pack *p)
 {
 	io_file_close(p->file);
 	p->file = NULL;
 }
 
-/* Ends the pack: waits for the writes, syncs and closes it. Without a pack it does nothing. */
+/* Ends the pack: waits for the writes, syncs and closes it. Does nothing if there is none. */
 static int pack_finish(struct pack *p, uint64_t *ret_len_bytes)
 {
 	if (!p->file)
@@ -176,11 +176,11 @@ static int pack_finish(struct pack *p, uint64_t *ret_len_bytes)
 
 /* ---- the writer ---- */
 
-/* More threads than that do not help: the disk is the limit, or all memory. A thread holds two buffers at most: what it
- * was given to save, and what it compressed. */
+/* More threads do not help: the disk or the memory is the limit. A thread holds at most two buffers: the part to be
+ * saved, and its compressed form. */
 enum { WRITERS_MAX = 28, WRITERS_DISK_MAX = 16, WRITER_BUFFERS = 2 };
 
-/* A region and where its bytes are: in a mapping, elsewhere in memory, or a function gets them. */
+/* A region and the source of its bytes: a mapping, other memory, or a function. */
 struct chunks_region {
 	struct manifest_region region;
 	void *map;
@@ -188,11 +188,11 @@ struct chunks_region {
 	const uint8_t *data;
 	chunks_source_fn read;
 	void *read_arg;
-	struct digest *digests; /* owned; NULL: to be computed */
+	struct digest *digests; /* owned; NULL: have to be computed */
 	size_t first_part;
 };
 
-/* What a thread works with. */
+/* The resources of a thread. */
 struct saver {
 	struct pack pack;
 	struct codec *codec;
@@ -209,13 +209,13 @@ struct chunks_writer {
 	struct saver savers[WRITERS_MAX];
 
 	pthread_mutex_t lock;
-	pthread_cond_t news;	       /* more sources, or no more ever */
-	struct chunks_region *sources; /* under lock, as is what follows */
+	pthread_cond_t news;	       /* signalled for more sources, or the end of them */
+	struct chunks_region *sources; /* under lock, like all below */
 	size_t n_sources;
 	size_t at_source; /* the next part */
 	uint64_t at_part;
 	bool ended;
-	bool again; /* the second round: only chunks that are wanted after all */
+	bool again; /* the second round: only chunks that have to be written after all */
 	struct ledger ledger;
 };
 
@@ -293,7 +293,7 @@ int chunks_add(struct chunks_writer *m, const struct manifest_region *region, in
 	return r;
 }
 
-/* Keeps the digests of the region with it. */
+/* Stores a copy of the digests in the region. */
 static int copy_digests(struct chunks_region *s, const struct digest *digests,
 			struct brumate_error *err)
 {
@@ -341,16 +341,16 @@ int chunks_add_from(struct chunks_writer *m, const struct manifest_region *regio
 
 /* ---- parts ---- */
 
-/* A part of a region that a thread took to save it. */
+/* A part of a region that a thread saves. */
 struct part {
 	size_t index; /* in the ledger */
 	const uint8_t *data;
-	struct io_buffer *buffer; /* that holds them, where they were asked for */
+	struct io_buffer *buffer; /* that holds the bytes, if a function read them */
 	uint32_t len_bytes;
 	uint64_t offset; /* in the region */
 	chunks_source_fn read;
 	void *read_arg;
-	const struct digest *digest; /* NULL: to be computed */
+	const struct digest *digest; /* NULL: has to be computed */
 	bool again;
 };
 
@@ -384,7 +384,7 @@ static int end_pack(struct chunks_writer *m, struct saver *saver)
 	return 0;
 }
 
-/* Compresses the part into a buffer where that is wanted and pays. Returns NULL if it is to be stored raw. */
+/* Compresses the part into a buffer if that is wanted and worth it. Returns NULL if it is to be stored raw. */
 static struct io_buffer *compress_part(struct chunks_writer *m, struct saver *saver,
 				       const struct part *p, struct chunk_record *ret)
 {
@@ -405,14 +405,14 @@ static struct io_buffer *compress_part(struct chunks_writer *m, struct saver *sa
 		io_buffer_put(b);
 		return NULL;
 	}
-	/* To wait for a buffer is to wait for the disk. */
+	/* Waiting for a buffer means waiting for the disk. */
 	tuner_appended(&saver->tuner, n, start_ns - before_ns);
 	ret->encoding = encoding;
 	ret->stored_bytes = (uint32_t)n;
 	return b;
 }
 
-/* Hands the bytes to the disk: those of @b, or of the part itself, whose buffer is taken. */
+/* Hands bytes to the disk: those of @b, or of the part itself, whose buffer is taken. */
 static int append_chunk(struct saver *saver, struct part *p, struct io_buffer *b,
 			struct chunk_record *c)
 {
@@ -448,7 +448,7 @@ static int digest_part(const struct chunks_writer *m, struct digest *ret, const 
 		   : chunk_digest(ret, p->data, p->len_bytes);
 }
 
-/* Encrypts what is to be stored, in a buffer: that of @p, or of its own. */
+/* Encrypts the bytes to be stored in a buffer: that of @p, or one of its own. */
 static int seal_part(struct chunks_writer *m, struct saver *saver, struct part *p,
 		     struct io_buffer **b, struct chunk_record *c)
 {
@@ -469,7 +469,7 @@ static int seal_part(struct chunks_writer *m, struct saver *saver, struct part *
 	return r;
 }
 
-/* Appends a chunk that is nowhere yet, and notes in the ledger where it is. */
+/* Appends a new chunk, and records its place in the ledger. */
 static int write_chunk(struct chunks_writer *m, struct saver *saver, struct part *p,
 		       const struct digest *digest, size_t index)
 {
@@ -498,7 +498,7 @@ static int write_chunk(struct chunks_writer *m, struct saver *saver, struct part
 	return 0;
 }
 
-/* Finds or adds the chunk of a part. 1: it is new; 0: it is there, or somebody writes it; -errno. */
+/* Finds or adds the chunk of a part. Returns 1: it is new; 0: it exists, or another thread writes it; -errno. */
 static int note_chunk(struct chunks_writer *m, const struct part *p, const struct digest *digest,
 		      size_t *ret_index)
 {
@@ -528,7 +528,7 @@ static int note_chunk(struct chunks_writer *m, const struct part *p, const struc
 	return index < 0 ? (int)index : r;
 }
 
-/* Writes a chunk that was thought to be had from an earlier checkpoint. */
+/* Writes a chunk that was expected from an earlier checkpoint. */
 static int save_again(struct chunks_writer *m, struct saver *saver, struct part *p)
 {
 	pthread_mutex_lock(&m->lock);
@@ -554,7 +554,7 @@ static int save_part(struct chunks_writer *m, struct saver *saver, struct part *
 	return r <= 0 ? r : write_chunk(m, saver, p, &digest, index);
 }
 
-/* Gets the bytes of a part whose source is asked for them. */
+/* Reads the bytes of a part from its source function. */
 static int read_part(struct chunks_writer *m, struct part *p, struct brumate_error *err)
 {
 	if (!p->read)
@@ -597,7 +597,7 @@ static struct part part_of(const struct chunks_region *s, uint64_t i, bool again
 	};
 }
 
-/* Claims a part that has to be written in this round. Returns false for one that has not. The caller has the lock. */
+/* Claims a part that has to be written in this round. Returns false if it need not be. The caller has the lock. */
 static bool claim_part(struct chunks_writer *m, size_t part)
 {
 	if (!m->again)
@@ -628,7 +628,7 @@ static bool next_part(struct chunks_writer *m, struct part *ret)
 	return false;
 }
 
-/* Waits for a part to write. Returns false where no more will come. */
+/* Waits for a part to write. Returns false if no more will come. */
 static bool take_part(struct chunks_writer *m, struct part *ret)
 {
 	bool found = false;
@@ -663,7 +663,7 @@ static int save_for_worker(void *arg, const struct worker *me, struct brumate_er
 	if (r == 0)
 		return 0;
 	workers_stop(&m->workers);
-	end_parts(m); /* wakes those who wait for more */
+	end_parts(m); /* wakes the threads that wait for more */
 	return r;
 }
 
@@ -770,7 +770,7 @@ static int write_table(struct chunks_writer *m, const struct chunk_table *t,
 	return r < 0 ? fail_write(m, r, err) : 0;
 }
 
-/* Writes the table and fills the memory of @manifest, when all chunks are in packs. */
+/* Writes the table and fills in the memory of @manifest, after all chunks are in packs. */
 static int finish_memory(struct chunks_writer *m, struct manifest *manifest,
 			 struct chunks_sums *ret, struct brumate_error *err)
 {
@@ -803,7 +803,7 @@ static int ask_owner(void *arg)
 	return wish->cancelled && wish->cancelled(wish->arg) ? -ECANCELED : 0;
 }
 
-/* Takes over packs of earlier checkpoints, and writes what is not to be had after all. */
+/* Links packs of earlier checkpoints, and writes the chunks that could not be linked. */
 static int share_packs_of_others(struct chunks_writer *m, struct wish *wish,
 				 struct brumate_error *err)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The operations of a backend with their fault points and debug lines, the names of things, and maps between GPUs. */
+/* A backend's operations with their fault points and debug lines, names of its constants, and maps between GPUs. */
 #include "gpu/gpu.h"
 
 #include <ctype.h>
@@ -73,7 +73,7 @@ const char *dev_feature_name(uint32_t feature)
 	}
 }
 
-/* A fault point stands for the driver's call failing before it did anything. */
+/* A fault point simulates that the driver's call fails before it has any effect. */
 static int pass_fault_point(const char *operation, struct brumate_error *err)
 {
 	char name[64];
@@ -176,7 +176,7 @@ int dev_uuid_parse(uint8_t ret[static DEV_UUID_BYTES], const char *text)
 	return 0;
 }
 
-/* Index of the GPU with this uuid, or -EINVAL. */
+/* The index of the GPU with this uuid, or -EINVAL. */
 static int find_gpu(const struct dev_gpu *gpus, size_t n_gpus, const char *text,
 		    struct brumate_error *err)
 {
@@ -192,7 +192,8 @@ static int find_gpu(const struct dev_gpu *gpus, size_t n_gpus, const char *text,
 	return r;
 }
 
-/* Where the GPU @i goes, whose owner said nothing: to the start of the chain that pushes it out. */
+/* The place of GPU @i, which the map does not mention: follows the chain of GPUs that displace each other to its free
+ * end. */
 static int free_place(const int *source_of, int i)
 {
 	while (source_of[i] >= 0)
@@ -205,8 +206,8 @@ static bool is_here(const struct dev_gpu *gpus, size_t n_gpus, const char *uuid)
 	return find_gpu(gpus, n_gpus, uuid, NULL) >= 0;
 }
 
-/* A map that already names a new place for as many GPUs as are here is taken as it is where its old
- * GPUs are another machine's: what the job saw there, only the caller knows. */
+/* A map with as many new places as there are GPUs here is used unchanged if its old GPUs are those of another
+ * machine: only the caller knows what the job saw there. */
 static bool is_from_elsewhere(const struct dev_gpu *gpus, size_t n_gpus,
 			      const struct dev_gpu_pair *pairs, size_t n_pairs)
 {
@@ -231,7 +232,7 @@ static bool is_from_elsewhere(const struct dev_gpu *gpus, size_t n_gpus,
 int dev_map_complete(struct dev_gpu_pair *ret, const struct dev_gpu *gpus, size_t n_gpus,
 		     const struct dev_gpu_pair *pairs, size_t n_pairs, struct brumate_error *err)
 {
-	int target_of[DEV_GPUS_MAX], source_of[DEV_GPUS_MAX]; /* as given; -1: not mentioned */
+	int target_of[DEV_GPUS_MAX], source_of[DEV_GPUS_MAX]; /* from the map; -1: not mentioned */
 
 	if (n_gpus > DEV_GPUS_MAX)
 		return brumate_fail(err, EINVAL, "GPU map: more than %d GPUs", DEV_GPUS_MAX);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * The binary interface of the CUDA driver and of the management library, as far as brumate and its tests use it: names, numbers and
- * layouts, declared by ourselves so that no vendor header is needed to build. Names are the exported
- * symbols (cuMemAlloc_v2, never a macro cuMemAlloc). Whoever calls the driver resolves these with
- * dlsym into `__typeof__(cuInit) *`; the simulated driver in sim/ defines them.
+ * The binary interface of the CUDA driver and of the management library, as far as brumate and its tests use it:
+ * names, numbers and layouts, declared by us so that building needs no vendor header. Names are the exported symbols
+ * (cuMemAlloc_v2, never a macro cuMemAlloc). Callers resolve them with dlsym into `__typeof__(cuInit) *`; the
+ * simulated driver in sim/ defines them.
  */
 #pragma once
 
@@ -197,7 +197,7 @@ typedef enum CUpointer_attribute_enum {
 	CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
 } CUpointer_attribute;
 
-#define CU_DEVICE_CPU (-1) /* a place of managed memory */
+#define CU_DEVICE_CPU (-1) /* a location of managed memory */
 
 typedef enum CUmem_advise_enum {
 	CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
@@ -279,7 +279,7 @@ typedef enum CUstreamCaptureMode_enum {
 	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
 } CUstreamCaptureMode;
 
-/* What cuGraphAddKernelNode takes; cuGraphAddKernelNode_v2 takes the longer one. */
+/* For cuGraphAddKernelNode; cuGraphAddKernelNode_v2 takes the longer one. */
 typedef struct CUDA_KERNEL_NODE_PARAMS_st {
 	CUfunction func;
 	unsigned int gridDimX, gridDimY, gridDimZ;
@@ -616,7 +616,7 @@ CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args
 CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args);
 CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args);
 
-/* For programs whose default stream is one of each thread. */
+/* For programs whose default stream is per thread. */
 __typeof__(cuMemPrefetchAsync) cuMemPrefetchAsync_ptsz;
 __typeof__(cuMemPrefetchAsync_v2) cuMemPrefetchAsync_v2_ptsz;
 __typeof__(cuStreamAttachMemAsync) cuStreamAttachMemAsync_ptsz;
@@ -664,7 +664,7 @@ typedef struct nvmlMemory_st {
 typedef struct nvmlProcessInfo_st {
 	unsigned int pid;
 	unsigned long long usedGpuMemory; /* bytes, or NVML_VALUE_NOT_AVAILABLE */
-	unsigned int gpuInstanceId;	  /* MIG; ~0u without */
+	unsigned int gpuInstanceId;	  /* MIG instance; ~0u: none */
 	unsigned int computeInstanceId;
 } nvmlProcessInfo_t;
 
@@ -681,7 +681,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *dev
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length);
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length);
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory);
-/* *count: in the room in @infos, out the number of processes, also when that is too many. */
+/* count: in: the room in @infos; out: the number of processes, even if that is larger. */
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count,
 						     nvmlProcessInfo_t *infos);
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int *current,

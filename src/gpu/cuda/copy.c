@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Memory of NVIDIA GPUs, by the driver's virtual memory calls. Each open GPU holds its primary
- * context; a thread that calls makes it current for itself. What was imported cannot be exported
- * again (docs/driver-behaviour.md), so a handle is let go as soon as it is mapped.
+ * Memory of NVIDIA GPUs, by the driver's virtual memory calls. Each open GPU holds its primary context; a calling
+ * thread makes it current for itself. Imported memory cannot be exported again (docs/driver-behaviour.md), so a
+ * handle is released as soon as it is mapped.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -72,7 +72,7 @@ static const char *missing;
 struct dev_memory {
 	CUdevice device;
 	CUcontext context;
-	CUmodule digests; /* loaded when first wanted; under the lock */
+	CUmodule digests; /* loaded on first use; under the lock */
 	char uuid[DEV_UUID_TEXT_BYTES];
 };
 
@@ -94,7 +94,7 @@ static void resolve(void)
 	missing = symbols_resolve(cuda_library(), calls, sizeof(calls) / sizeof(calls[0]));
 }
 
-/* -ENOSPC for want of device memory, else -EIO, with the driver's words. */
+/* -ENOSPC if device memory is short, else -EIO, with the driver's text. */
 static int fail(struct brumate_error *err, const struct dev_memory *m, const char *call,
 		unsigned result)
 {
@@ -121,7 +121,7 @@ static int enter(struct dev_memory *m, struct brumate_error *err)
 	return TRY(m, cuCtxSetCurrent, m->context);
 }
 
-/* The one with @uuid, or -ENODEV. */
+/* Finds the device with @uuid, or -ENODEV. */
 static int find_device(struct dev_memory *m, const uint8_t *uuid, struct brumate_error *err)
 {
 	CUdevice device;
@@ -154,7 +154,8 @@ static int find_node(CUdevice device)
 	return f && fgets(line, sizeof(line), f) ? atoi(line) : -1;
 }
 
-/* Our kernels have no frames: what the context holds for stacks is half of all it takes (docs/driver-behaviour.md). */
+/* Our kernels have no stack frames, and a context's memory for stacks is half of all that it takes
+ * (docs/driver-behaviour.md). */
 static void give_up_stacks(struct dev_memory *m)
 {
 	if (enter(m, NULL) == 0)
@@ -352,7 +353,7 @@ static int lane_open(struct dev_memory *m, bool spin, struct dev_lane **ret,
 	return r;
 }
 
-/* After a copy was begun. */
+/* Takes a ticket for the copy that was just begun. */
 static int give_ticket(struct dev_lane *lane, uint64_t *ret, struct brumate_error *err)
 {
 	int r = TRY(lane->memory, cuEventRecord, lane->events[lane->n % DEV_LANE_DEPTH],
@@ -406,21 +407,21 @@ static int lane_wait(struct dev_lane *lane, uint64_t ticket, struct brumate_erro
 /*
  * ---- digests ----
  *
- * By the kernels of digest.cu on a stream of their own. Results are written by the GPU to pinned host memory: a copy of
- * them would wait behind the bulk copies of other streams.
+ * The kernels of digest.cu compute them on a stream of their own. The GPU writes results to pinned host memory: a
+ * copy of them would wait behind the bulk copies of other streams.
  */
 
 enum {
 	LEAF_THREADS = 128,
 	CHUNK_THREADS = 64,
-	PREFIX_BYTES = 24, /* before the leaf digests: docs/image-format.md */
+	PREFIX_BYTES = 24, /* in front of the leaf digests: docs/image-format.md */
 };
 
 /* In pinned host memory, which the GPU reaches at the same address. */
 struct results {
-	char prefixes[2][PREFIX_BYTES]; /* of whole chunks, of the last */
+	char prefixes[2][PREFIX_BYTES]; /* for whole chunks, and for the last one */
 	char pad[16];
-	struct digest digests[]; /* then a word for each chunk: not zero */
+	struct digest digests[]; /* followed by a word for each chunk: it is not zero */
 };
 
 struct dev_digester {
@@ -430,7 +431,7 @@ struct dev_digester {
 	CUevent done;
 	CUdeviceptr leaves;
 	struct results *results;
-	uint32_t *nonzero; /* behind the digests */
+	uint32_t *nonzero; /* after the digests */
 	size_t n_max, n;   /* chunks */
 };
 
@@ -518,7 +519,7 @@ static int launch(struct dev_digester *d, CUfunction fn, uint64_t n, unsigned th
 		   threads, 1, 1, 0, d->stream, params, NULL);
 }
 
-/* The chunks from @first on, of @len_bytes each. */
+/* Launches the kernels for @n chunks of @len_bytes each, from @first on. */
 static int launch_chunks(struct dev_digester *d, size_t first, uint64_t n, uint64_t len_bytes,
 			 char *prefix, struct brumate_error *err)
 {
@@ -558,7 +559,7 @@ static int digest_chunks(struct dev_digester *d, uint64_t at, uint64_t bytes,
 	return r < 0 ? r : TRY(d->memory, cuEventRecord, d->done, d->stream);
 }
 
-/* By one stream, so that the GPU turns to us once for both. */
+/* On one stream, so that the GPU switches to us once for both. */
 static int copy_and_digest(struct dev_digester *d, uint64_t at, uint64_t from, uint64_t bytes,
 			   struct brumate_error *err)
 {

@@ -51,8 +51,7 @@ void *cuda_library(void)
 	return driver_library;
 }
 
-/* What the driver answers about a process that is none of its clients, or has ended: see
- * docs/driver-behaviour.md. */
+/* The driver's errors for a process that is not its client, or has ended: see docs/driver-behaviour.md. */
 static const CUresult not_a_client[] = {
 	CUDA_ERROR_NOT_INITIALIZED,
 	CUDA_ERROR_OPERATING_SYSTEM,
@@ -100,7 +99,7 @@ static int fail_call(struct brumate_error *err, int code, const char *call, CUre
 			    text ? ": " : "", text ? text : "");
 }
 
-/* Both return the name of the first call that is missing, NULL if none is. */
+/* Both return the name of the first call that is missing, or NULL. */
 static const char *resolve_driver(void *library)
 {
 	const struct symbol calls[] = {
@@ -123,7 +122,7 @@ static const char *resolve_checkpoint(void *library)
 	return symbols_resolve(library, calls, sizeof(calls) / sizeof(calls[0]));
 }
 
-/* The release stands in the file name behind libcuda.so.1 ("libcuda.so.580.159.04"). */
+/* The release is in the file name that libcuda.so.1 refers to ("libcuda.so.580.159.04"). */
 static void version_by_file(void *library, char *ret, size_t room)
 {
 	struct link_map *map;
@@ -318,7 +317,7 @@ static void cuda_usage(pid_t pid, struct dev_process *ret)
 	nvml_fill_process(pid, ret);
 }
 
-/* @pairs: already one for each visible GPU (dev_map_complete), as the driver demands. */
+/* @pairs: one for each visible GPU (dev_map_complete()), as the driver requires. */
 static CUresult restore(pid_t pid, const struct dev_gpu_pair *pairs, size_t n_pairs)
 {
 	CUcheckpointGpuPair list[DEV_GPUS_MAX];

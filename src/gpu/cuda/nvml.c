@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * What NVIDIA's management library tells beyond the driver: memory in use, processes, MIG mode. All
- * of it is optional: without the library, or where a call fails, the answer stays empty.
+ * What NVIDIA's management library knows in addition to the driver: memory in use, processes, MIG mode. All of it is
+ * optional: without the library, or if a call fails, the answer stays empty.
  */
 #include "gpu/cuda/private.h"
 #include "gpu/cuda/abi.h"
@@ -117,12 +117,12 @@ void nvml_fill_gpu(struct dev_gpu *gpu)
 			gpu->used_bytes = memory.used;
 		}
 	}
-	/* The driver shows an instance of a divided card under a UUID that is no card's. */
+	/* For an instance of a divided GPU, the driver's UUID is not that of any GPU here. */
 	if (!known && any_mig)
 		gpu->partitioned = true;
 }
 
-/* Bytes of @pid on @device, 0 if it is none of its processes; @ret_found tells the two apart. */
+/* Memory of @pid on @device. 0 may also mean that it is not among the device's processes: see @ret_found. */
 static uint64_t bytes_of(nvmlDevice_t device, pid_t pid, bool *ret_found)
 {
 	nvmlProcessInfo_t infos[PROCESSES_MAX];

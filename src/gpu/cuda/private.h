@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-/* What the files of the cuda backend share: NVML, which only ever adds knowledge. */
+/* Shared by the files of the cuda backend: NVML, which only supplements what the driver says. */
 #pragma once
 
 #include "gpu/gpu.h"
 
-/** What a release of the driver added. @api: the driver's number, for those that do not tell their release. See
- * docs/driver-behaviour.md. */
+/** What a release of the driver added. @api: the driver's API version, for drivers that do not state their release.
+ * See docs/driver-behaviour.md. */
 struct cuda_release {
 	uint32_t feature;
 	const char *release;
@@ -14,16 +14,16 @@ struct cuda_release {
 enum { CUDA_RELEASES = 5 };
 extern const struct cuda_release cuda_releases[CUDA_RELEASES];
 
-/** The driver's library, once dev_cuda was opened. */
+/** The driver's library, after dev_cuda was opened. */
 void *cuda_library(void);
 
-/** Loads and initialises NVML. @library: NULL for the usual name. Without it the rest is empty. */
+/** Loads and initialises NVML. @library: NULL for the usual name. If that fails, the functions below return nothing. */
 void nvml_open(const char *library);
 
 /** Version of the driver as text, "" if unknown. */
 void nvml_driver_version(char *ret, size_t room);
 
-/** Fills memory and MIG mode of the GPU with gpu->uuid; leaves @gpu as it is where NVML cannot say. */
+/** Fills in memory and MIG mode of the GPU with gpu->uuid; leaves out what NVML does not know. */
 void nvml_fill_gpu(struct dev_gpu *gpu);
 
 /** Adds the GPUs and bytes that @pid uses. */

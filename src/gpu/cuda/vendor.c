@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
-/* What is known of NVIDIA's GPUs without their driver; see gpu/vendor.h. */
+/* What is known about NVIDIA's GPUs without their driver; see gpu/vendor.h. */
 #include "gpu/vendor.h"
 #include "gpu/cuda/private.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Capabilities 1 and 2 are for setting MIG up and for watching it, and NVML opens the latter in every
- * process (PyTorch on an H200, driver 580); the ones above are of instances. */
+/* Capabilities 1 and 2 are for configuring and for monitoring MIG, and NVML opens the latter in every process
+ * (PyTorch on an H200, driver 580); higher ones are of instances. */
 static bool is_mig_instance(const char *path)
 {
 	static const char prefix[] = "/dev/nvidia-caps/nvidia-cap";
@@ -20,8 +20,8 @@ static bool leads_to_mps(const char *path)
 	return strstr(path, "nvidia-mps") || strstr(path, "nvidia-cuda-mps");
 }
 
-/* Every context maps 2 MiB of the device low, around 2^33; managed memory is mapped where the driver
- * reserved it, above 2^40 (docs/driver-behaviour.md). The simulated driver names its own mapping. */
+/* Every context maps 2 MiB of the device at a low address, around 2^33; managed memory is mapped where the driver
+ * reserved it, above 2^40 (docs/driver-behaviour.md). The simulated driver names its mapping. */
 static bool maps_managed_memory(const char *maps)
 {
 	static const char real[] = "/dev/nvidia-uvm", simulated[] = "/memfd:nvidia-uvm";
@@ -59,7 +59,8 @@ static const char *feature_since(uint32_t feature)
 static const char *const graphics_libraries[] = { "libnvidia-glcore.so", "libnvidia-eglcore.so",
 						  NULL };
 
-/* The driver restores legacy IPC, not memory imported by descriptors nor multicast (docs/driver-behaviour.md). */
+/* The driver restores legacy IPC, but neither memory imported by descriptors nor multicast
+ * (docs/driver-behaviour.md). */
 static const char *const job_environment[] = { "NCCL_CUMEM_ENABLE=0", "NCCL_NVLS_ENABLE=0", NULL };
 
 extern const struct gpu_vendor gpu_vendor_cuda;
@@ -69,7 +70,7 @@ const struct gpu_vendor gpu_vendor_cuda = {
 	.devices = "/dev/nvidia",
 	.driver_library = "libcuda.so",
 	.driver_threads = "cuda",
-	/* Since 570 there is one that checkpoint calls are served by. */
+	/* Since driver 570 there is one, which serves checkpoint calls. */
 	.clients_have_threads = true,
 	.graphics_libraries = graphics_libraries,
 	.is_partition = is_mig_instance,
@@ -96,8 +97,8 @@ const struct gpu_vendor gpu_vendor_cuda = {
 	.persistence_hint = "systemctl enable --now nvidia-persistenced (or nvidia-smi -pm 1)",
 	.partition_hint = "turn MIG off: nvidia-smi -mig 0",
 	.usage_tool = "nvidia-smi",
-	/* Measured on an H200 with driver 580.159.04; other machines' links are slower, so that less is waited for. With a
-	 * queue of copies before it, the driver's restore takes 0.27 s instead of 0.2 s. */
+	/* Measured on an H200 with driver 580.159.04; on machines with slower links we wait for less. With a queue of
+	 * copies in front of it, the driver's restore takes 0.27 s instead of 0.2 s. */
 	.tuning = { .control_ms = 150,
 		    .link_bytes_per_ms = 55000000,
 		    .large_stream_bytes = 16ull << 30 },
