@@ -177,6 +177,8 @@ static const struct option_spec checkpoint_options[] = {
 	FLAG(OPT_LEAVE_RUNNING, "leave-running", 'R', "keep the job running"),
 	FLAG(OPT_TCP_SKIP_IN_FLIGHT, "tcp-skip-in-flight", 0,
 	     "leave out TCP connections not accepted yet"),
+	FLAG(OPT_DROP_EXTERNAL, "drop-external", 0,
+	     "unix connections to outside the job are found closed after a restore"),
 	NAME("id of the checkpoint (default: made from the job's name and the time)"),
 	VALUE(OPT_EVERY, "every", 0, "TIME", COMPLETES_NOTHING,
 	      "save it every TIME from now on and keep it running; 0 stops that"),

@@ -42,7 +42,7 @@ int op_attributes_write(struct op *op, struct brumate_error *err)
 	if (!text)
 		return brumate_fail(err, ENOMEM, "%m");
 	auto_close int fd = openat(op->images.dir_fd, ATTRIBUTES_FILE,
-				   O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+				   O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
 	int r = fd < 0 ? -errno : fd_write_full(fd, text, len);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", ATTRIBUTES_FILE) : 0;
 }

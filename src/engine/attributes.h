@@ -11,7 +11,7 @@ int op_attributes_read_ahead(struct op *op, struct brumate_error *err);
 /** At CRIU_EVENT_FROZEN: reads the rest. */
 int op_attributes_read(struct op *op, struct brumate_error *err);
 
-/** Before the commit: writes it beside CRIU's images. */
+/** At CRIU_EVENT_DUMPED, before the images are hashed: writes it beside them. */
 int op_attributes_write(struct op *op, struct brumate_error *err);
 
 /** Reads that of the checkpoint which is restored, from op->images.dir_fd. */

@@ -187,9 +187,7 @@ int image_commit(struct op *op, struct brumate_error *err)
 	uint64_t start_ns = clock_now_ns();
 	if ((r = describe_phases(op)) < 0)
 		return brumate_fail(err, -r, "%m");
-	r = op_attributes_write(op, err);
-	if (r == 0)
-		r = secret_seal(op, err);
+	r = secret_seal(op, err);
 	if (r == 0)
 		r = store_commit(&op->checkpoint.writer, &op->checkpoint.manifest, commit_progress,
 				 op, err);
@@ -289,6 +287,7 @@ static int criu_event(void *arg, enum criu_event event, struct proc_id root,
 		return save_frozen(op, err);
 	if (event != CRIU_EVENT_DUMPED ||
 	    (r = rights_check_images(op->images.dir_fd, &op->checkpoint.manifest, true, err)) < 0 ||
+	    (r = op_attributes_write(op, err)) < 0 ||
 	    (r = cpu_memory_image_dumped(op->images.cpu_memory, &op->progress, err)) < 0)
 		return r;
 	if (op->request->leave_running) /* it has yet to let the job run on */

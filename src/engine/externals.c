@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -148,6 +149,30 @@ static int consider(struct op *op, const struct proc_info *info, int fd)
 	return add(&op->checkpoint.manifest, key, "tty");
 }
 
+static bool is_closed(const struct manifest_external *e)
+{
+	return !strncmp(e->become, "closed", strlen("closed"));
+}
+
+/* What the preflight has found, which is refused unless it is asked for. */
+static int find_sockets(struct op *op)
+{
+	auto_free struct scan_socket *sockets = NULL;
+	size_t n = 0;
+	int r = op->request->drop_external ? scan_find_outside(&sockets, &n, &op->tree) : 0;
+
+	for (size_t i = 0; i < n && r == 0; i++) {
+		char key[32], become[32];
+
+		snprintf(key, sizeof(key), "socket:[%u]", sockets[i].inode);
+		snprintf(become, sizeof(become), "closed%s%s",
+			 sockets[i].is_packets ? "-packets" : "",
+			 sockets[i].is_nonblocking ? "-nonblock" : "");
+		r = add(&op->checkpoint.manifest, key, become);
+	}
+	return r;
+}
+
 static void note_externals(struct op *op)
 {
 	for (size_t i = 0; i < op->checkpoint.manifest.n_externals; i++) {
@@ -175,6 +200,8 @@ int externals_find(struct op *op, struct brumate_error *err)
 		for (int fd = 0; fd < STDIO_FDS; fd++)
 			if (consider(op, &op->tree.items[i], fd) < 0)
 				return brumate_fail(err, ENOMEM, "%m");
+	if (find_sockets(op) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
 	op->checkpoint.manifest.shell_job = !in_tree(&op->tree, op->tree.items[0].sid);
 	note_externals(op);
 	return 0;
@@ -188,6 +215,8 @@ char **externals_for_dump(const struct manifest *m)
 	for (size_t i = 0; keys && i < m->n_externals; i++)
 		if (!strcmp(m->externals[i].become, "tty"))
 			keys[n++] = strdup(m->externals[i].key);
+		else if (is_closed(&m->externals[i]))
+			keys[n++] = path_format("unix%s", strchr(m->externals[i].key, '['));
 	return keys;
 }
 
@@ -284,10 +313,25 @@ static int open_in(const char *root, const struct job *job, const char *what)
 	return r < 0 ? r : output_open(root_fd, what + 1);
 }
 
+/* A connection whose other end has gone: what was sent is lost, and who uses it connects anew. */
+static int make_closed(const char *become)
+{
+	int type = strstr(become, "-packets") ? SOCK_SEQPACKET : SOCK_STREAM, ends[2];
+
+	if (strstr(become, "-nonblock"))
+		type |= SOCK_NONBLOCK;
+	if (socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) < 0)
+		return -errno;
+	close(ends[1]);
+	return ends[0];
+}
+
 static int replacement(struct op *op, const char *root, const struct manifest_external *e)
 {
 	const struct job *job = op->job;
 
+	if (is_closed(e))
+		return make_closed(e->become);
 	if (!strcmp(e->become, "append")) {
 		auto_free char *path = path_format("/%s", e->key);
 

@@ -420,7 +420,8 @@ static int ask_for_force(const struct scan_finding *f, struct brumate_error *err
 
 static bool is_to_be_left_out(const struct op *op, const struct scan_finding *f)
 {
-	return op->request->tcp_skip_in_flight && !strcmp(f->what, SCAN_TCP_IN_FLIGHT);
+	return (op->request->tcp_skip_in_flight && !strcmp(f->what, SCAN_TCP_IN_FLIGHT)) ||
+	       (op->request->drop_external && !strcmp(f->what, SCAN_UNIX_OUTSIDE));
 }
 
 int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
@@ -439,7 +440,10 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 			continue;
 		if (!is_to_be_left_out(op, f))
 			return refuse(f, err);
-		progress_note(&op->progress, "%s: left out, they end with the job", f->text);
+		progress_note(&op->progress, "%s: left out, %s", f->text,
+			      !strcmp(f->what, SCAN_TCP_IN_FLIGHT)
+				      ? "they end with the job"
+				      : "after a restore it finds the connection closed");
 	}
 	for (size_t i = 0; i < report.n; i++) {
 		const struct scan_finding *f = &report.items[i];

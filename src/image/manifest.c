@@ -494,14 +494,26 @@ static int check_proofs(const struct manifest *m, struct brumate_error *err)
 static int check_externals(const struct manifest *m, struct brumate_error *err)
 {
 	for (size_t i = 0; i < m->n_externals; i++) {
-		const char *word = m->externals[i].become;
+		static const char *const words[] = {
+			"log",
+			"null",
+			"tty",
+			"append",
+			"closed",
+			"closed-nonblock",
+			"closed-packets",
+			"closed-packets-nonblock",
+		};
+		size_t k = 0;
 
-		if (strcmp(word, "log") && strcmp(word, "null") && strcmp(word, "tty") &&
-		    strcmp(word, "append"))
-			return brumate_fail(
-				err, EBADMSG,
-				"externals: item %zu: become: expected log, null, tty or append",
-				i);
+		while (k < sizeof(words) / sizeof(*words) &&
+		       strcmp(m->externals[i].become, words[k]))
+			k++;
+		if (k == sizeof(words) / sizeof(*words))
+			return brumate_fail(err, EBADMSG,
+					    "externals: item %zu: become: expected log, null, tty, "
+					    "append or closed",
+					    i);
 	}
 	return 0;
 }

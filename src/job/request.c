@@ -16,7 +16,7 @@
 #define ALL	   (SUSPEND | RESUME | CHECKPOINT | RESTORE | SCHEDULE)
 
 #define AT(member)   offsetof(struct request, member), sizeof(((struct request *)NULL)->member)
-#define CONF(member) (ssize_t)offsetof(struct brumate_conf, member)
+#define CONF(member) (ssize_t) offsetof(struct brumate_conf, member)
 
 static const struct request_option request_options[] = {
 	{ "timeout_ms", "timeout", REQUEST_TIME, ALL, AT(timeout_ms), CONF(timeout_ms) },
@@ -30,6 +30,8 @@ static const struct request_option request_options[] = {
 	{ "live", "live", REQUEST_FLAG, SUSPEND | CHECKPOINT | SCHEDULE, AT(live), -1 },
 	{ "tcp_skip_in_flight", "tcp-skip-in-flight", REQUEST_FLAG, CHECKPOINT | SCHEDULE,
 	  AT(tcp_skip_in_flight), -1 },
+	{ "drop_external", "drop-external", REQUEST_FLAG, CHECKPOINT | SCHEDULE, AT(drop_external),
+	  -1 },
 	{ "id", NULL, REQUEST_PLACE, CHECKPOINT, AT(id), -1 },
 	{ "dir", NULL, REQUEST_PLACE, CHECKPOINT | SCHEDULE, AT(dir), -1 },
 	{ "compress", "compress", REQUEST_WORD, CHECKPOINT | SCHEDULE, AT(compress),
@@ -220,7 +222,7 @@ static uint32_t capped_ms(const void *conf_ms)
 
 static const char *compress_word(const enum conf_compress *how)
 {
-	return chunks_compress_word((enum chunks_compress)*how);
+	return chunks_compress_word((enum chunks_compress) * how);
 }
 
 /* What @conf says of @o, as a parameter (owned). NULL: it says what a shim does without the parameter. */

@@ -40,6 +40,7 @@ struct request {
 	bool live;	     /* copy while the job runs, as far as that goes */
 	bool keep_copy;	     /* the host copy stays as a baseline when the job runs again */
 	bool leave_running;
+	bool drop_external;	    /* unix connections to outside are closed after a restore */
 	bool tcp_skip_in_flight;    /* leave out TCP connections that nobody has accepted yet */
 	bool tcp_close;		    /* close TCP connections rather than keep them */
 	bool allow_unauthenticated; /* take a checkpoint that does not say from whom it is */

@@ -30,6 +30,8 @@ struct scan {
 	const struct proc_tree *tree;
 	struct scan_fd *fds;
 	size_t n_fds;
+	struct scan_socket *outside; /* connected to processes outside the tree */
+	size_t n_outside;
 	int r; /* first failure to record a finding */
 };
 

@@ -483,10 +483,36 @@ static void note_unix(struct scan *s, const struct unix_socket *u)
 			s->fds[i].is_unix = true;
 }
 
-static void refuse_outside(struct scan *s, const struct scan_fd *f)
+static void refuse_waiting_outside(struct scan *s, const struct scan_fd *f)
 {
-	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "unix-socket",
-		    "close it before the checkpoint, or run both ends in one job",
+	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "unix-in-flight",
+		    "wait until it is accepted; suspend and resume work",
+		    "waits for a process outside the job to accept its unix connection (fd %d)",
+		    f->fd);
+}
+
+static void add_outside(struct scan *s, const struct unix_socket *u, const struct scan_fd *f)
+{
+	struct scan_socket *more = array_room(s->outside, s->n_outside, sizeof(*more));
+
+	if (!more) {
+		s->r = -ENOMEM;
+		return;
+	}
+	s->outside = more;
+	more[s->n_outside++] = (struct scan_socket){
+		.inode = u->inode,
+		.is_packets = u->type == SOCK_SEQPACKET,
+		.is_nonblocking = f->flags >= 0 && f->flags & O_NONBLOCK,
+	};
+}
+
+static void refuse_outside(struct scan *s, const struct unix_socket *u, const struct scan_fd *f)
+{
+	add_outside(s, u, f);
+	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, SCAN_UNIX_OUTSIDE,
+		    "close it before the checkpoint, or run both ends in one job; or "
+		    "--drop-external: after a restore it finds the connection closed",
 		    "is connected to a process outside the job by a unix socket (fd %d)", f->fd);
 }
 
@@ -500,7 +526,7 @@ static void check_waiting(struct scan *s, const struct unix_socket *u, const str
 			u->waiting[i] ? find_inode(s, "socket:", u->waiting[i]) : NULL;
 
 		if (client && !f)
-			refuse_outside(s, client);
+			refuse_waiting_outside(s, client);
 		if (!f || client)
 			continue;
 		n_outside++;
@@ -538,7 +564,7 @@ static void check_socket(struct scan *s, const struct unix_socket *u)
 			    "it is connected again by its name at the restore",
 			    "sends to a unix socket outside the job (fd %d)", f->fd);
 	else
-		refuse_outside(s, f);
+		refuse_outside(s, u, f);
 }
 
 /* The peer of a connection to such a service is unnamed on our side: its own end carries the name. */
@@ -901,8 +927,10 @@ static int look(struct scan *s, unsigned scopes, struct brumate_error *err)
 			brumate_fail(err, -s->r, "looking for %s: %m", checks[i].name);
 	}
 	free(s->fds);
+	free(s->outside);
 	s->fds = NULL;
-	s->n_fds = 0;
+	s->outside = NULL;
+	s->n_fds = s->n_outside = 0;
 	return s->r;
 }
 
@@ -967,5 +995,23 @@ int scan_tree(struct scan_report *ret, const struct proc_tree *tree, unsigned sc
 		return brumate_wrap(err, r, "scan");
 	}
 	*ret = s.report;
+	return 0;
+}
+
+int scan_find_outside(struct scan_socket **ret, size_t *ret_n, const struct proc_tree *tree)
+{
+	struct scan s = { .report = SCAN_REPORT_EMPTY, .tree = tree };
+
+	gather_fds(&s);
+	if (s.r == 0)
+		check_unix(&s);
+	scan_report_fini(&s.report);
+	free(s.fds);
+	if (s.r < 0) {
+		free(s.outside);
+		return s.r;
+	}
+	*ret = s.outside;
+	*ret_n = s.n_outside;
 	return 0;
 }

@@ -46,6 +46,9 @@ struct scan_finding {
 /** The key of what --tcp-skip-in-flight is for. */
 #define SCAN_TCP_IN_FLIGHT "tcp-in-flight"
 
+/** The key of what --drop-external is for. */
+#define SCAN_UNIX_OUTSIDE "unix-socket"
+
 struct scan_report {
 	struct scan_finding *items;
 	size_t n;
@@ -64,6 +67,16 @@ int scan_add(struct scan_report *r, const struct scan_finding *f);
  */
 int scan_tree(struct scan_report *ret, const struct proc_tree *tree, unsigned scopes,
 	      struct brumate_error *err);
+
+/** A unix socket of the tree that is connected to a process outside it, as of a client of a system service. */
+struct scan_socket {
+	unsigned inode;
+	bool is_packets; /* SOCK_SEQPACKET, otherwise SOCK_STREAM */
+	bool is_nonblocking;
+};
+
+/** Finds them (owned). What the kernel does not tell is not found. 0, -ENOMEM. */
+int scan_find_outside(struct scan_socket **ret, size_t *ret_n, const struct proc_tree *tree);
 
 /** Whether a process can have GPU state, as far as its threads tell: false is for sure. A forked child of one that
  * has has the device and the library of its parent, but none of the driver's threads. */

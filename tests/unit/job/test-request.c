@@ -27,8 +27,7 @@ static json_t *parse(const char *text)
 
 static void test_table(void)
 {
-	REQUEST_FOR_EACH (o, ANY)
-	{
+	REQUEST_FOR_EACH (o, ANY) {
 		CHECK(o->where && !(o->where & ~(unsigned)ANY));
 		CHECK(o->offset + o->room <= sizeof(struct request));
 		if (o->type == REQUEST_FLAG)
@@ -49,19 +48,20 @@ static void test_options_of_each(void)
 		{ REQUEST_SUSPEND, "timeout_ms force park live " },
 		{ REQUEST_RESUME, "timeout_ms gpu_map keep_copy " },
 		{ REQUEST_CHECKPOINT, "timeout_ms force leave_running keep_copy live "
-				      "tcp_skip_in_flight id dir compress key " },
+				      "tcp_skip_in_flight drop_external id dir compress key " },
 		{ REQUEST_RESTORE,
 		  "timeout_ms gpu_map tcp_close force key allow_unauthenticated " },
 		{ REQUEST_READ, "key allow_unauthenticated " },
-		{ REQUEST_SCHEDULE,
-		  "timeout_ms force keep_copy live tcp_skip_in_flight dir compress key_file " },
+		{ REQUEST_SCHEDULE, "timeout_ms force keep_copy live tcp_skip_in_flight "
+				    "drop_external dir compress key_file " },
 	};
 
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
 		char names[256] = "";
 
 		REQUEST_FOR_EACH (o, want[i].where)
-		snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s ", o->name);
+			snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s ",
+				 o->name);
 		CHECK_STR(names, want[i].names);
 	}
 }

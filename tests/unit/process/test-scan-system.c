@@ -523,8 +523,8 @@ static bool waits_outside(void)
 
 static void refuses_who_waits_outside(void)
 {
-	static const struct one one =
-		REFUSED(waits_outside, "unix-socket", "is connected to a process outside the job");
+	static const struct one one = REFUSED(waits_outside, "unix-in-flight",
+					      "waits for a process outside the job to accept");
 	struct sockaddr_un address;
 
 	outer_listener = listener(&address);

@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What CRIU would refuse when the job stands still already, lose at the restore, or drop: it is refused beforehand, by name, and the
+job goes on; or there is a way round it."""
+
+import os
+import re
+import socket
+import subprocess
+
+from cases import Skipped, as_user, case, expect, main, wait_until
+from harness import run
+
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else "python3"  # which each user may run
+
+STEPS = """
+import time
+print("ready 1", flush=True)
+step = 0
+while True:
+    step += 1
+    {}
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+"""
+
+
+def script(bed, setup, each="pass"):
+    return bed.started([PYTHON, "-u", "-c", setup + STEPS.format(each)])
+
+
+def refused(bed, job, log, words):
+    """By doctor and by checkpoint, with the same words, while the job goes on."""
+    told = bed.cli("doctor", "--job", job)
+    expect(told.code == 4 and re.search(words, told.out), f"doctor: {told.why()}\n{told.out}")
+    result = bed.refused(4, words, "checkpoint", job)
+    expect("hint: " in result.err, f"it says nothing of what to do: {result.err}")
+    bed.expect_whole(job, log)
+
+
+@case
+@as_user
+def what_criu_does_not_know(bed):
+    epoll = """
+import os, select
+r, w = os.pipe(); e = select.epoll(); e.register(r)
+if os.fork() == 0:
+    e.close()
+    while True: time.sleep(1)
+import time; time.sleep(0.1); os.close(r)
+"""
+    for setup, words in (("import socket; s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)\n", "protocol MPTCP"),
+                         ("import os; p = os.pipe2(os.O_DIRECT)\n", "pipe of packets"),
+                         ("import time\n" + epoll, "watches a file which was its fd")):
+        job, log = script(bed, setup)
+        refused(bed, job, log, words)
+
+
+@case
+def a_landlock_ruleset_of_a_gpu_process(bed):
+    """What the simulated driver has open in the place of a device is another one, which goes with the GPU state."""
+    number = 444  # landlock_create_ruleset(2) on all machines
+    setup = f"""
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+rules = ctypes.c_uint64(1)
+held = libc.syscall({number}, ctypes.byref(rules), ctypes.c_size_t(8), 0)
+cuda = ctypes.CDLL("libcuda.so.1")
+context, device = ctypes.c_void_p(), ctypes.c_int()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+print("ruleset", held, flush=True)
+"""
+    job, log = script(bed, setup)
+    if "ruleset -1" in log.text():
+        raise Skipped("no landlock in this kernel")
+    refused(bed, job, log, "has a landlock ruleset")
+    held = int(re.search(r"ruleset (\d+)", log.text())[1])
+    job, log = script(bed, setup + f"import os; os.close({held})\n")
+    bed.operation("checkpoint", job)
+    bed.operation("restore", job)
+    log.goes_on()
+
+
+@case
+def semaphores_of_system_v(bed):
+    """On this machine, and before it boots anew, they are there still."""
+    setup = """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+held = libc.semget(0, 1, 0o600)
+assert held >= 0 and libc.semctl(held, 0, 16, 5) == 0
+print("semaphores", held, flush=True)
+"""
+    job, log = script(bed, setup, "assert libc.semctl(held, 0, 12, 0) == 5")
+    held = re.search(r"semaphores (\d+)", log.text())[1]
+    try:
+        refusal = bed.refused(4, "uses System V semaphores", "checkpoint", job)
+        expect("--force" in refusal.err and "reboot" in refusal.err, refusal.err)
+        bed.expect_whole(job, log)
+        summary = bed.operation("checkpoint", job, "--force")
+        expect(any("System V semaphores" in note for note in summary["notes"]), summary["notes"])
+        bed.operation("restore", job)
+        log.goes_on()
+    finally:
+        run(["ipcrm", "-s", held])
+
+
+CLIENT = """
+import socket, time
+path, kind, blocks = {!r}, socket.{}, {!r}
+def connect():
+    s = socket.socket(socket.AF_UNIX, kind); s.connect(path); s.setblocking(blocks)
+    return s
+s, ends = connect(), 0
+def ask():
+    global s, ends
+    try:
+        s.send(b"question")
+        s.setblocking(True)
+        answer = s.recv(64)
+        s.setblocking(blocks)
+        if not answer: raise ConnectionError("end")
+        return
+    except (BrokenPipeError, ConnectionError) as e:
+        assert s.getblocking() == blocks or isinstance(e, ConnectionError), "it blocks otherwise now"
+        assert s.type == kind
+        ends += 1
+        print("ended", ends, flush=True)
+        s = connect()
+"""
+
+DAEMON = """
+import socket, sys, threading
+l = socket.socket(socket.AF_UNIX, getattr(socket, sys.argv[2])); l.bind(sys.argv[1]); l.listen()
+def serve(c):
+    try:
+        while c.recv(64): c.send(b"answer")
+    except ConnectionError: pass  # the client was killed with an answer unread
+print("serves", flush=True)
+while True: threading.Thread(target=serve, args=(l.accept()[0],), daemon=True).start()
+"""
+
+
+def connected(bed, kind, blocks):
+    path = os.path.join(bed.dir, f"daemon-{kind}-{blocks}")
+    daemon = subprocess.Popen([PYTHON, "-u", "-c", DAEMON, path, kind], stdout=subprocess.PIPE, text=True)
+    expect(daemon.stdout.readline() == "serves\n", "no daemon")
+    os.chmod(path, 0o777)
+    job, log = script(bed, CLIENT.format(path, kind, blocks), "ask()")
+    return daemon, job, log
+
+
+def dropped(bed, kind, blocks):
+    daemon, job, log = connected(bed, kind, blocks)
+    try:
+        result = bed.refused(4, "is connected to a process outside the job", "checkpoint", job)
+        expect("--drop-external" in result.err, f"the way round is not named: {result.err}")
+        summary = bed.operation("checkpoint", job, "--drop-external", "--leave-running")
+        expect(any("finds the connection closed" in note for note in summary["notes"]), summary["notes"])
+        log.goes_on()
+        expect("ended" not in log.text(), "a job that goes on lost its connection")
+        bed.operation("checkpoint", job, "--drop-external")
+        bed.operation("restore", job)
+        log.goes_on()
+        expect("ended 1" in log.text() and "ended 2" not in log.text(), log.tail())
+        bed.operation("checkpoint", job, "--drop-external")
+        bed.operation("restore", job)
+        log.wait_until(lambda text: "ended 2" in text, "the second end")
+        log.goes_on()
+        bed.end(job)
+    finally:
+        daemon.kill()
+        daemon.wait()
+        daemon.stdout.close()
+
+
+@case
+def a_connection_to_a_daemon(bed):
+    for kind, blocks in (("SOCK_STREAM", True), ("SOCK_STREAM", False), ("SOCK_SEQPACKET", True)):
+        dropped(bed, kind, blocks)
+
+
+@case
+@as_user
+def a_connection_of_a_user_to_a_daemon(bed):
+    os.chmod(bed.dir, 0o711)
+    dropped(bed, "SOCK_STREAM", True)
+
+
+if __name__ == "__main__":
+    main()
