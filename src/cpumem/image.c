@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -229,6 +230,24 @@ int cpu_memory_image_filters(struct cpu_memory_image *c, struct manifest_filters
 	return c->plugin_dir ? cpu_memory_table_filters(ret, ret_n, c->plugin.table_fd) : -ENOENT;
 }
 
+static int fail_registers(const struct thread_notes *n, struct brumate_error *err)
+{
+	const uint64_t tiles = 3ull << 17;
+
+	if (!n->kept_by)
+		return brumate_fail(err, (int)n->error,
+				    "registers of process %" PRId64
+				    " that CRIU does not save (AMX): %m",
+				    n->pid);
+	brumate_fail(err, EOPNOTSUPP,
+		     "thread %" PRId64
+		     " has %s in use that CRIU does not save (components %#" PRIx64 ")",
+		     n->kept_by, n->kept & ~tiles ? "registers" : "tile registers (AMX)", n->kept);
+	brumate_hint(err, "try again; a program that never lets go of them (tilerelease) can be "
+			  "suspended only");
+	return -EOPNOTSUPP;
+}
+
 int cpu_memory_image_threads(struct cpu_memory_image *c, struct progress *progress,
 			     struct brumate_error *err)
 {
@@ -237,6 +256,8 @@ int cpu_memory_image_threads(struct cpu_memory_image *c, struct progress *progre
 
 	if (r < 0)
 		return brumate_fail(err, -r, "what CRIU's plugin says of threads: %m");
+	if (notes.kept_by || notes.error)
+		return fail_registers(&notes, err);
 	if (notes.n_early_waits)
 		progress_note(progress,
 			      "%u system calls that wait for a time end before it, with EINTR",

@@ -24,6 +24,7 @@
 #include "base/paths.h"
 #include "criu-plugin/calls.h"
 #include "criu-plugin/helper.h"
+#include "criu-plugin/registers.h"
 #include "criu-plugin/threads.h"
 #include "gpu/vendor.h"
 
@@ -146,6 +147,22 @@ static int finish(void)
 	return name_in_image(name);
 }
 
+/* What CRIU does not save of the registers of threads. */
+static int check_registers(int pid)
+{
+	struct registers_kept kept;
+	int r = registers_settle(pid, REGISTERS_SAVED, &kept);
+
+	if (r > 0)
+		return fail("a thread does not let go of registers that CRIU does not save (AMX)",
+			    "try again");
+	if (r == 0)
+		r = registers_dump_permission(criu_get_image_dir(), pid);
+	if (r < 0)
+		return fail("registers that CRIU does not save (AMX)", strerror(-r));
+	return r > 0 && !state.has_saved ? name_in_image(DEVICES_NAME) : 0;
+}
+
 static int checkpoint_devices(int pid)
 {
 	char answer[HELPER_ANSWER_BYTES];
@@ -154,6 +171,8 @@ static int checkpoint_devices(int pid)
 		return -ENOTSUP;
 	if (ask("check", pid, answer) < 0)
 		return fail("GPU state is not complete", answer);
+	if (check_registers(pid) < 0)
+		return -EIO;
 	calls_restart(pid);
 	state.all_stopped = true;
 	return tells_late() || state.sees_the_end ? 0 : finish();
@@ -379,7 +398,14 @@ static void end_process(pid_t pid)
 
 static int resume_devices_late(int pid)
 {
-	if (state.stage != CRIU_STAGE_RESTORE || !state.is_named)
+	if (state.stage != CRIU_STAGE_RESTORE)
+		return -ENOTSUP;
+	int r = registers_restore_permission(criu_get_image_dir(), pid);
+	if (r < 0) {
+		end_process(pid);
+		return fail("registers that a process uses (AMX)", strerror(-r));
+	}
+	if (!state.is_named)
 		return -ENOTSUP;
 	if (!state.is_restored) {
 		state.has_failed = restore_all(pid) < 0;
@@ -467,7 +493,11 @@ static int begin_restore(void)
 	if (image_names(PLUGIN_NAME "?", sizeof(PLUGIN_NAME "?")))
 		return 0;
 	image_names(DEVICES_NAME, sizeof(DEVICES_NAME));
-	int r = find_state();
+	int r = registers_check_permissions(criu_get_image_dir());
+	if (r < 0)
+		return fail("registers that the container uses (AMX)",
+			    r == -EOPNOTSUPP ? "this processor has none" : strerror(-r));
+	r = find_state();
 	state.is_named = r > 0;
 	if (r > 0)
 		r = ask("open", 0, answer) < 0 ? fail("GPU state cannot be restored", answer) : 1;

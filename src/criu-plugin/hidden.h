@@ -55,6 +55,11 @@ struct filter_table {
 /** What of the threads is not as the program left it. */
 struct thread_notes {
 	uint32_t n_early_waits; /* that end early (calls.h) */
+	uint32_t
+		error; /* an errno: what registers process @pid uses cannot be told, or brought back */
+	int64_t pid;	 /* numbered as CRIU does, as all of this */
+	int64_t kept_by; /* a thread that does not let go of @kept (registers.h); 0: there is none */
+	uint64_t kept;
 };
 
 enum { HIDDEN_CALLS_MAX = 1 << 14, HIDDEN_CALL_WORDS = 16 };

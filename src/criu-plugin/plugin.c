@@ -11,6 +11,7 @@
 
 #include "criu-plugin/calls.h"
 #include "criu-plugin/plugin.h"
+#include "criu-plugin/registers.h"
 
 #define say(level, ...)                                                 \
 	do {                                                            \
@@ -62,8 +63,15 @@ static int init_restore(const char *number)
 		check_and_remove_inventory_plugin &&
 		check_and_remove_inventory_plugin(HIDDEN_PLUGIN_NAME, strlen(HIDDEN_PLUGIN_NAME));
 
-	if (map_table(number) || !needed)
+	const bool has_table = map_table(number);
+	if (!needed)
 		return 0;
+	int r = !criu_get_image_dir ? -ENOSYS : registers_check_permissions(criu_get_image_dir());
+	if (r < 0)
+		say(CRIU_LOG_ERROR, "Error (brumate): registers that the job uses (AMX): %s\n",
+		    r == -EOPNOTSUPP ? "this processor has none" : strerror(-r));
+	if (r < 0 || has_table)
+		return r;
 	say(CRIU_LOG_ERROR, "memory of this image is stored separately: only `brumate restore` can "
 			    "bring it back\n");
 	return -EPERM;
@@ -86,19 +94,61 @@ static void end_plugin(int stage, int result)
 	hide_end();
 }
 
-/* Leaves the process to whatever other plugin there is. */
+/* Returns 0, -errno: there is something that CRIU would lose. */
+static int check_registers(int pid)
+{
+	struct registers_kept kept = { 0 };
+	int r = registers_settle(pid, REGISTERS_SAVED, &kept);
+
+	if (r > 0) {
+		if (table && !table->threads.kept_by) {
+			table->threads.kept_by = kept.tid;
+			table->threads.kept = kept.lost;
+		}
+		return -EBUSY;
+	}
+	if (r == 0)
+		r = !criu_get_image_dir ? -ENOSYS
+					: registers_dump_permission(criu_get_image_dir(), pid);
+	return r <= 0 ? r : name_in_image() ? 0 : -EIO;
+}
+
+static void note_error(int pid, int r)
+{
+	if (table && !table->threads.error) {
+		table->threads.error = (uint32_t)-r;
+		table->threads.pid = pid;
+	}
+}
+
+/* Leaves the process to whatever other plugin there is. What the table says the shim takes for a failure. */
 static int checkpoint_devices(int pid)
 {
+	int r = check_registers(pid);
 	unsigned n_early = calls_restart(pid);
 
 	if (table) {
 		table->threads.n_early_waits += n_early;
 		filters_read(&table->filters, pid);
 	}
-	return -ENOTSUP;
+	if (r < 0)
+		note_error(pid, r);
+	return r < 0 && !table ? r : -ENOTSUP;
 }
 
-/* Whether all of them could be made the shim sees by what they come to. */
+static void restore_permission(int pid)
+{
+	int r = !criu_get_image_dir ? -ENOSYS
+				    : registers_restore_permission(criu_get_image_dir(), pid);
+
+	if (r < 0) {
+		note_error(pid, r);
+		say(CRIU_LOG_ERROR, "registers that process %d may use (AMX): %s\n", pid,
+		    strerror(-r));
+	}
+}
+
+/* Whether all calls could be made the shim sees by what they come to. */
 static int resume_devices_late(int pid)
 {
 	int64_t r = table ? calls_make(table, pid) : 0;
@@ -106,6 +156,7 @@ static int resume_devices_late(int pid)
 	if (r < 0)
 		say(CRIU_LOG_WARNING, "process %d: a call for itself: %s\n", pid,
 		    strerror((int)-r));
+	restore_permission(pid);
 	return -ENOTSUP;
 }
 

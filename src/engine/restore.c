@@ -484,9 +484,12 @@ static int fill_memory(struct op *op, enum criu_event event, struct brumate_erro
 	const enum criu_event when =
 		op->images.criu.unprivileged || user ? CRIU_EVENT_RESUMING : CRIU_EVENT_RESTORED;
 
-	if (event != when)
-		return 0;
-	int r = user ? rights_check(op, err) : 0;
+	int r = event == CRIU_EVENT_RESUMING
+			? cpu_memory_image_threads(op->images.cpu_memory, &op->progress, err)
+			: 0;
+	if (r < 0 || event != when)
+		return r;
+	r = user ? rights_check(op, err) : 0;
 	return r < 0 ? r
 		     : cpu_memory_image_fill(&op->restore.image, op->job->root, user, &op->progress,
 					     err);

@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: MIT
+/* A few steps of a thread that we trace; see tracee.h. */
+#include "criu-plugin/tracee.h"
+
+#include <errno.h>
+
+#if defined(__x86_64__)
+
+#include <elf.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/fd.h"
+
+enum { CODE_64 = 0x33, VDSO_BYTES = 8192, AUXV_BYTES_MAX = 4096, CALL_BYTES = 2 };
+
+/* ---- running ---- */
+
+static int wait_for(pid_t tid, int *status)
+{
+	pid_t pid;
+
+	while ((pid = waitpid(tid, status, __WALL)) < 0 && errno == EINTR)
+		;
+	if (pid < 0)
+		return -errno;
+	return WIFSTOPPED(*status) ? 0 : -ESRCH;
+}
+
+static bool is_interruption(int status)
+{
+	return status >> 16 == PTRACE_EVENT_STOP && WSTOPSIG(status) == SIGTRAP;
+}
+
+/* Goes on to the next edge of a system call, or to what else stops it. */
+static int go_on(pid_t tid, int *status)
+{
+	return ptrace(PTRACE_SYSCALL, tid, NULL, NULL) < 0 ? -errno : wait_for(tid, status);
+}
+
+/* Whether that stop is at an edge of a system call: ptrace(2), PTRACE_O_TRACESYSGOOD. CRIU sets that only for some. */
+static bool is_at_call(pid_t tid, int status)
+{
+	const int good = SIGTRAP | 0x80;
+	siginfo_t info;
+
+	if (WSTOPSIG(status) == good)
+		return true;
+	return status >> 16 == 0 && WSTOPSIG(status) == SIGTRAP &&
+	       ptrace(PTRACE_GETSIGINFO, tid, NULL, &info) == 0 && info.si_code == SIGTRAP;
+}
+
+/* From the end of a system call it gets to where the kernel looks for signals, and not a step further: there it finds what is to be
+ * done about a call that was interrupted, when it goes on. */
+static int stand_still(pid_t tid)
+{
+	int status;
+
+	if (ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) < 0 ||
+	    ptrace(PTRACE_CONT, tid, NULL, NULL) < 0)
+		return -errno;
+	int r = wait_for(tid, &status);
+	return r < 0 ? r : is_interruption(status) ? 0 : -EIO;
+}
+
+static int get_registers(pid_t tid, struct user_regs_struct *ret)
+{
+	if (ptrace(PTRACE_GETREGS, tid, NULL, ret) < 0)
+		return -errno;
+	return ret->cs == CODE_64 ? 0 : -ENOTSUP;
+}
+
+static int set_registers(pid_t tid, const struct user_regs_struct *r)
+{
+	return ptrace(PTRACE_SETREGS, tid, NULL, r) < 0 ? -errno : 0;
+}
+
+/* Blocks all signals but @but. */
+static int block_signals(pid_t tid, uint64_t but, uint64_t *before)
+{
+	const uint64_t mask = ~but;
+
+	if (ptrace(PTRACE_GETSIGMASK, tid, sizeof(*before), before) < 0 ||
+	    ptrace(PTRACE_SETSIGMASK, tid, sizeof(mask), &mask) < 0)
+		return -errno;
+	return 0;
+}
+
+static int unblock_signals(pid_t tid, uint64_t mask)
+{
+	return ptrace(PTRACE_SETSIGMASK, tid, sizeof(mask), &mask) < 0 ? -errno : 0;
+}
+
+/* ---- a step ---- */
+
+/* It is about to make a call: has it not make it, but be about to begin it. */
+static int go_back(pid_t tid)
+{
+	struct user_regs_struct before, r;
+	int status, got = get_registers(tid, &before);
+
+	r = before;
+	r.orig_rax = UINT64_MAX; /* no call */
+	if (got == 0 && (got = set_registers(tid, &r)) == 0)
+		got = go_on(tid, &status);
+	if (got < 0)
+		return got;
+	before.rax = before.orig_rax;
+	before.rip -= CALL_BYTES;
+	before.orig_rax = UINT64_MAX;
+	got = set_registers(tid, &before);
+	return got < 0 ? got : stand_still(tid);
+}
+
+static int take_step(pid_t tid, unsigned us, enum tracee_stop *ret)
+{
+	int status;
+
+	if (ptrace(PTRACE_SYSCALL, tid, NULL, NULL) < 0)
+		return -errno;
+	usleep(us);
+	if (ptrace(PTRACE_INTERRUPT, tid, NULL, NULL) < 0)
+		return -errno;
+	int r = wait_for(tid, &status);
+	if (r == 0 && is_interruption(status))
+		*ret = TRACEE_INTERRUPTED;
+	if (r < 0 || is_interruption(status))
+		return r;
+	const bool is_call = is_at_call(tid, status);
+	*ret = is_call ? TRACEE_AT_CALL : TRACEE_ELSEWHERE;
+	return is_call ? go_back(tid) : stand_still(tid);
+}
+
+int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret)
+{
+	/* Those that a thread brings upon itself: blocked, they would end the process. */
+	static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS };
+	struct user_regs_struct regs;
+	uint64_t mask, but = 0;
+	int r = get_registers(tid, &regs);
+
+	for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++)
+		but |= 1ull << (own[i] - 1);
+	if (r == 0)
+		r = block_signals(tid, but, &mask);
+	if (r < 0)
+		return r;
+	r = take_step(tid, us, ret);
+	int back = unblock_signals(tid, mask);
+	return r < 0 ? r : back;
+}
+
+int tracee_is_in_call(pid_t tid)
+{
+	struct user_regs_struct r;
+	int got = get_registers(tid, &r);
+
+	return got < 0 ? got : (int64_t)r.orig_rax >= 0;
+}
+
+/* ---- a system call ---- */
+
+static int peek(pid_t tid, uint64_t address, uint64_t *ret)
+{
+	errno = 0;
+	long word = ptrace(PTRACE_PEEKDATA, tid, (void *)address, NULL);
+	if (errno)
+		return -errno;
+	*ret = (uint64_t)word;
+	return 0;
+}
+
+/* What a thread that is in the middle of a restartable sequence (rseq(2)) has the kernel know of it. Elsewhere than there, the kernel
+ * takes it for over. */
+struct sequence {
+	uint64_t address, value; /* of the field; 0: there is none */
+};
+
+static struct sequence get_sequence(pid_t tid)
+{
+	enum { FIELD_AT = 8 };
+	struct __ptrace_rseq_configuration of = { 0 };
+	struct sequence s = { 0 };
+
+	if (ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tid, sizeof(of), &of) != sizeof(of) ||
+	    !of.rseq_abi_pointer || peek(tid, of.rseq_abi_pointer + FIELD_AT, &s.value) < 0 ||
+	    !s.value)
+		return (struct sequence){ 0 };
+	s.address = of.rseq_abi_pointer + FIELD_AT;
+	return s;
+}
+
+static int put_sequence(pid_t tid, const struct sequence *s)
+{
+	if (s->address && ptrace(PTRACE_POKEDATA, tid, (void *)s->address, (void *)s->value) < 0)
+		return -errno;
+	return 0;
+}
+
+static uint64_t find_vdso(pid_t tid)
+{
+	Elf64_auxv_t entries[AUXV_BYTES_MAX / sizeof(Elf64_auxv_t)];
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/auxv", tid);
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, entries, sizeof(entries));
+	for (size_t i = 0; n > 0 && i < (size_t)n / sizeof(*entries); i++)
+		if (entries[i].a_type == AT_SYSINFO_EHDR)
+			return entries[i].a_un.a_val;
+	return 0;
+}
+
+/* The address of an instruction that makes a system call; 0: none is found. */
+static uint64_t find_instruction(pid_t tid)
+{
+	static const uint8_t code[CALL_BYTES] = { 0x0f, 0x05 };
+	const uint64_t vdso = find_vdso(tid);
+	uint8_t bytes[VDSO_BYTES];
+	char path[32];
+
+	snprintf(path, sizeof(path), "/proc/%d/mem", tid);
+	auto_close int fd = vdso ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+	ssize_t n = fd < 0 ? -1 : pread(fd, bytes, sizeof(bytes), (off_t)vdso);
+	const uint8_t *found = n > 0 ? memmem(bytes, (size_t)n, code, sizeof(code)) : NULL;
+	return found ? vdso + (uint64_t)(found - bytes) : 0;
+}
+
+/* The first edge is its beginning, the second its end. */
+static int make_call(pid_t tid, long nr, int64_t *ret)
+{
+	struct user_regs_struct regs;
+	int status, r = 0;
+
+	for (int edge = 0; r == 0 && edge < 2; edge++) {
+		r = go_on(tid, &status);
+		if (r == 0)
+			r = get_registers(tid, &regs);
+		if (r == 0 && (!is_at_call(tid, status) || regs.orig_rax != (uint64_t)nr))
+			r = -EIO;
+	}
+	if (r == 0)
+		*ret = (int64_t)regs.rax;
+	return r;
+}
+
+int tracee_call(pid_t tid, long nr, uint64_t first, uint64_t second, int64_t *ret)
+{
+	struct user_regs_struct before, regs;
+	const uint64_t instruction = find_instruction(tid);
+	uint64_t mask;
+	int64_t result = 0;
+	int r = get_registers(tid, &before);
+
+	if (r == 0 && !instruction)
+		r = -ENOSYS;
+	if (r < 0 || (r = block_signals(tid, 0, &mask)) < 0)
+		return r;
+	const struct sequence sequence = get_sequence(tid);
+	regs = before;
+	regs.orig_rax = UINT64_MAX;
+	regs.rip = instruction;
+	regs.rax = (uint64_t)nr;
+	regs.rdi = first;
+	regs.rsi = second;
+	r = set_registers(tid, &regs);
+	if (r == 0)
+		r = make_call(tid, nr, &result);
+	int back = set_registers(tid, &before);
+	if (back == 0)
+		back = unblock_signals(tid, mask);
+	if (back == 0)
+		back = stand_still(tid);
+	if (back == 0)
+		back = put_sequence(tid, &sequence);
+	if (r == 0 && back == 0)
+		*ret = result;
+	return r < 0 ? r : back;
+}
+
+int tracee_ask(pid_t tid, long nr, uint64_t first, uint64_t *ret)
+{
+	enum { BELOW_STACK = 256 }; /* what a function may use there is 128 bytes */
+	struct user_regs_struct regs;
+	uint64_t before = 0, word = 0;
+	int64_t result = 0;
+	int r = get_registers(tid, &regs);
+
+	if (r < 0)
+		return r;
+	const uint64_t room = (regs.rsp - BELOW_STACK) & ~(uint64_t)(sizeof(word) - 1);
+	if ((r = peek(tid, room, &before)) < 0)
+		return r;
+	r = tracee_call(tid, nr, first, room, &result);
+	if (r == 0)
+		r = result < 0 ? (int)result : peek(tid, room, &word);
+	if (ptrace(PTRACE_POKEDATA, tid, (void *)room, (void *)before) < 0 && r == 0)
+		r = -errno;
+	if (r == 0)
+		*ret = word;
+	return r;
+}
+
+#else
+
+int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret)
+{
+	(void)tid, (void)us, (void)ret;
+	return -ENOTSUP;
+}
+
+int tracee_is_in_call(pid_t tid)
+{
+	(void)tid;
+	return -ENOTSUP;
+}
+
+int tracee_call(pid_t tid, long nr, uint64_t first, uint64_t second, int64_t *ret)
+{
+	(void)tid, (void)nr, (void)first, (void)second, (void)ret;
+	return -ENOTSUP;
+}
+
+int tracee_ask(pid_t tid, long nr, uint64_t first, uint64_t *ret)
+{
+	(void)tid, (void)nr, (void)first, (void)ret;
+	return -ENOTSUP;
+}
+
+#endif

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A thread that we trace (PTRACE_SEIZE) and that stands still: a few of its own instructions, or a system call, and it stands still
+ * as before. It meets no signal meanwhile. x86-64 only; elsewhere all of it is -ENOTSUP.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/** What it stopped at. */
+enum tracee_stop {
+	TRACEE_INTERRUPTED, /* where it was when it was interrupted */
+	TRACEE_AT_CALL,	    /* before a system call, which it has not made yet and will make */
+	TRACEE_ELSEWHERE, /* by a signal that its own instructions bring it; the same comes again when it goes on */
+};
+
+/** Lets it run for at most @us, and no further than to its next system call. @ret is what it stopped at. 0, -errno. */
+int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret);
+
+/** Whether it was interrupted in a system call. 1, 0, -errno. */
+int tracee_is_in_call(pid_t tid);
+
+/** Has it make a system call with two arguments, by an instruction of the kernel's own code in its memory (vdso(7)). @ret is what the
+ * call returned. 0, -errno: it was not made. */
+int tracee_call(pid_t tid, long nr, uint64_t first, uint64_t second, int64_t *ret);
+
+/** The same of a call that fills in a word whose address is the second argument: below its stack, where all is as before
+ * afterwards; no other thread of the process may run. 0; -errno, also of the call. */
+int tracee_ask(pid_t tid, long nr, uint64_t first, uint64_t *ret);
