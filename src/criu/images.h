@@ -146,3 +146,20 @@ int criu_contents_read(json_t **ret, criu_image_read_fn read, void *arg, struct 
 
 /** The same, but the array of sockets alone (owned), and not who has them: one image is read. */
 int criu_sockets_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);
+
+/* ---- rewriting what is opened at a restore ---- */
+
+/** What becomes of a regular file of the images: bits. */
+enum criu_regular {
+	/* Opened by way of the descriptor that a restore is given under the whole path (criu_inherit.key, with its first '/'),
+	 * with the flags and the position of each that had it; by its path where the restore is given none. */
+	CRIU_REGULAR_GIVEN = 1u << 0,
+	CRIU_REGULAR_ANY_SIZE = 1u << 1, /* whatever its size is by then */
+};
+
+/** Says what becomes of the file at @path: CRIU_REGULAR_… */
+typedef unsigned (*criu_regular_fn)(void *arg, const char *path);
+
+/** Asks @fn of each regular file in the images of a dump beneath @dir_fd that has a name, and writes it down there.
+ * 0, -EBADMSG, -ENOMEM, or another -errno. */
+int criu_regular_rewrite(int dir_fd, criu_regular_fn fn, void *arg);
