@@ -228,6 +228,7 @@ static const struct key {
 	{ "Store", "TrustedKeys", KIND_PATH, offsetof(struct brumate_conf, trusted_keys) },
 	{ "Store", "AllowUnauthenticated", KIND_BOOL,
 	  offsetof(struct brumate_conf, allow_unauthenticated) },
+	{ "Store", "Files", KIND_BYTES, offsetof(struct brumate_conf, files_bytes) },
 	{ "Operation", "LockTimeout", KIND_DURATION,
 	  offsetof(struct brumate_conf, lock_timeout_ms) },
 	{ "Operation", "Timeout", KIND_DURATION, offsetof(struct brumate_conf, timeout_ms) },

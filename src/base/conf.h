@@ -47,6 +47,7 @@ struct brumate_conf {
 	char *signing_key; /* SigningKey=PATH: signs manifests. Owned; NULL: not signed */
 	char *trusted_keys; /* TrustedKeys=PATH: whose signatures count. Owned; NULL: none is asked for */
 	bool allow_unauthenticated; /* AllowUnauthenticated=no: read those that do not say from whom they are */
+	uint64_t files_bytes; /* Files=0: up to this size files that a job writes are copied; 0 = none */
 	enum conf_compress compress; /* Compress=auto: of memory; none, lz4, zstd */
 
 	/* [Operation] */

@@ -25,6 +25,7 @@
 #include "engine/steps.h"
 #include "engine/externals.h"
 #include "engine/gpu-set.h"
+#include "engine/job-files.h"
 #include "engine/rights.h"
 #include "engine/secret.h"
 #include "chunks/chunks.h"
@@ -55,12 +56,16 @@ static uint64_t own_bytes(pid_t pid)
 
 static int check_space(struct op *op, struct brumate_error *err)
 {
-	uint64_t available, need = op->was_suspended ? 0 : gpu_set_bytes(&op->gpus);
+	uint64_t available, copies, need = op->was_suspended ? 0 : gpu_set_bytes(&op->gpus);
 
 	for (size_t i = 0; i < op->tree.n; i++)
 		need += own_bytes(op->tree.items[i].id.pid);
+	int r = job_files_check(op, &copies, err);
+	if (r < 0)
+		return r;
+	need += copies;
 	op->image_bytes = need; /* a first guess, for progress */
-	int r = store_free_bytes(op->request->dir, &available, err);
+	r = store_free_bytes(op->request->dir, &available, err);
 	if (r < 0)
 		return r;
 	if (need <= available)
@@ -288,7 +293,8 @@ static int criu_event(void *arg, enum criu_event event, struct proc_id root,
 	if (event != CRIU_EVENT_DUMPED ||
 	    (r = rights_check_images(op->images.dir_fd, &op->checkpoint.manifest, true, err)) < 0 ||
 	    (r = op_attributes_write(op, err)) < 0 ||
-	    (r = cpu_memory_image_dumped(op->images.cpu_memory, &op->progress, err)) < 0)
+	    (r = cpu_memory_image_dumped(op->images.cpu_memory, &op->progress, err)) < 0 ||
+	    (r = job_files_save(op, err)) < 0)
 		return r;
 	if (op->request->leave_running) /* it has yet to let the job run on */
 		return 0;

@@ -63,6 +63,7 @@ struct op_restore {
 	bool use_pid_ns;
 	bool root_restored; /* the restored tree exists */
 	uint64_t log_bytes; /* in the job's log before it was restored */
+	struct files_restore *files; /* what was done to the job's files (engine/job-files.h) */
 };
 
 struct op {

@@ -31,6 +31,7 @@
 #include "engine/attributes.h"
 #include "engine/externals.h"
 #include "engine/gpu-set.h"
+#include "engine/job-files.h"
 #include "engine/remote-restore.h"
 #include "engine/rights.h"
 #include "job/log.h"
@@ -583,7 +584,8 @@ static int try_processes(struct op *op, int work_fd, struct brumate_error *err)
 
 	if (r < 0 || (r = externals_for_restore(op, &inherits, &n_inherits, err)) < 0)
 		return r;
-	if ((r = programs_for_restore(op, &inherits, &n_inherits, err)) == 0) {
+	if ((r = programs_for_restore(op, &inherits, &n_inherits, err)) == 0 &&
+	    (r = job_files_give(op, &inherits, &n_inherits, err)) == 0) {
 		op->touched = true;
 		r = run_criu(op, work_fd, inherits, n_inherits, err);
 	}
@@ -625,6 +627,13 @@ static int try_with_their_ids(struct op *op, int work_fd, struct brumate_error *
 	}
 }
 
+/* The job's files are made as they were: nobody uses them yet. */
+static int restore_files(struct op *op, struct brumate_error *err)
+{
+	op->images.dir_fd = secret_images_from(op, err);
+	return op->images.dir_fd < 0 ? op->images.dir_fd : job_files_restore(op, err);
+}
+
 static int restore_processes(struct op *op, struct brumate_error *err)
 {
 	struct criu_user *user;
@@ -634,9 +643,6 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	if (r < 0 || (r = job_make_agent_dir(op->job, err)) < 0 ||
 	    (r = park_hold(&op->data, err)) < 0)
 		return r;
-	op->images.dir_fd = secret_images_from(op, err);
-	if (op->images.dir_fd < 0)
-		return op->images.dir_fd;
 	if ((r = addresses_check(op, err)) < 0 || (r = op_attributes_load(op, err)) < 0)
 		return r;
 	if ((r = rights_check_images(op->images.dir_fd, &op->restore.image.manifest,
@@ -770,6 +776,7 @@ static const struct step restore_steps[] = {
 	{ "preflight", "the driver", check_restore, NULL },
 	{ "load", "the store", load_device_image, step_undo_copy },
 	{ "compare", "the image to be read and compared", end_comparing, NULL },
+	{ "files", "the job's files to be as they were", restore_files, job_files_undo },
 	{ "criu", "CRIU to bring the processes back", restore_processes, undo_processes },
 	{ "gpu-restore", "host memory to reach device memory", gpu_restore, NULL },
 	{ "gpu-unlock", "the driver", step_gpu_unlock, NULL },
@@ -863,6 +870,7 @@ int engine_restore(struct op *op, struct brumate_error *err)
 		err->code = EIO; /* what has ended was made of the job: it is still there */
 		return -EIO;
 	}
+	job_files_settle(op);
 	job->op = (struct job_op){ 0 };
 	job->restored = true;
 	job->exit_code = JOB_EXIT_UNKNOWN;

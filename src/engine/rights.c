@@ -14,6 +14,7 @@
 #include "base/user.h"
 #include "cpumem/image.h"
 #include "criu/images.h"
+#include "engine/job-files.h"
 #include "process/credentials.h"
 #include "process/memory-dir.h"
 
@@ -469,12 +470,19 @@ static int copy_image(int to_dir_fd, int from_dir_fd, const char *name)
 	return n < 0 ? -errno : 0;
 }
 
+/* Copies of the job's files are read from where they are. */
+static bool is_for_criu(const char *path)
+{
+	return !strncmp(path, "criu/", 5) &&
+	       strncmp(path + 5, JOB_FILES_COPY, strlen(JOB_FILES_COPY));
+}
+
 static uint64_t images_bytes(const struct manifest *m)
 {
 	uint64_t sum = IMAGES_EXTRA_BYTES;
 
 	for (size_t i = 0; i < m->n_files; i++)
-		if (!strncmp(m->files[i].path, "criu/", 5))
+		if (is_for_criu(m->files[i].path))
 			sum += m->files[i].len_bytes + 4096;
 	return sum;
 }
@@ -493,7 +501,7 @@ int rights_copy_images(struct op *op, struct brumate_error *err)
 	for (size_t i = 0; r == 0 && i < m->n_files; i++) {
 		const char *name = m->files[i].path + strlen("criu/");
 
-		if (strncmp(m->files[i].path, "criu/", 5))
+		if (!is_for_criu(m->files[i].path))
 			continue;
 		r = copy_image(copy, op->images.dir_fd, name);
 		if (r < 0)

@@ -32,6 +32,8 @@ static const struct request_option request_options[] = {
 	  AT(tcp_skip_in_flight), -1 },
 	{ "drop_external", "drop-external", REQUEST_FLAG, CHECKPOINT | SCHEDULE, AT(drop_external),
 	  -1 },
+	{ "with_files", "with-files", REQUEST_FLAG, CHECKPOINT | SCHEDULE, AT(with_files), -1 },
+	{ "keep_files", "keep-files", REQUEST_FLAG, RESTORE, AT(keep_files), -1 },
 	{ "id", NULL, REQUEST_PLACE, CHECKPOINT, AT(id), -1 },
 	{ "dir", NULL, REQUEST_PLACE, CHECKPOINT | SCHEDULE, AT(dir), -1 },
 	{ "compress", "compress", REQUEST_WORD, CHECKPOINT | SCHEDULE, AT(compress),

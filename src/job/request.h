@@ -40,9 +40,11 @@ struct request {
 	bool live;	     /* copy while the job runs, as far as that goes */
 	bool keep_copy;	     /* the host copy stays as a baseline when the job runs again */
 	bool leave_running;
-	bool drop_external;	    /* unix connections to outside are closed after a restore */
-	bool tcp_skip_in_flight;    /* leave out TCP connections that nobody has accepted yet */
-	bool tcp_close;		    /* close TCP connections rather than keep them */
+	bool drop_external;	 /* unix connections to outside are closed after a restore */
+	bool tcp_skip_in_flight; /* leave out TCP connections that nobody has accepted yet */
+	bool with_files; /* take the content of files that the job writes into the checkpoint */
+	bool keep_files; /* refuse where files of the job are not as they were */
+	bool tcp_close;	 /* close TCP connections rather than keep them */
 	bool allow_unauthenticated; /* take a checkpoint that does not say from whom it is */
 	struct dev_gpu_pair *pairs; /* GPUs to change for others; owned */
 	size_t n_pairs;

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A job's files at its checkpoint; see job-files.h. The job stands still: of each file it is written down how long it is and what
+ * it holds, and what is memory, or is asked for, is copied beside CRIU's images.
+ */
+#include "engine/job-files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "base/conf.h"
+#include "base/fd.h"
+#include "criu/images.h"
+#include "engine/op.h"
+
+/* What is copied without being asked for: a mapped file that is no larger is memory as much as it is a file (a JVM's
+ * hsperfdata, locks of a database); what is on a tmpfs is gone once the machine restarts. */
+enum { MAPPED_BYTES_MAX = 1 << 20, TMPFS_BYTES_MAX = 64 << 20 };
+/* Of files that are asked for by --with-files, where the configuration does not say it: their job waits for the copies. */
+enum { FILES_BYTES = 1 << 30 };
+/* The longest path that a restore can give CRIU another file for (criu_inherit). */
+#define KEY_BYTES_MAX (sizeof(((struct criu_inherit *)0)->key) - 1)
+
+static int read_limit(uint64_t *ret, const struct op *op, struct brumate_error *err)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	int r = conf_load(&conf, err);
+
+	*ret = conf.files_bytes;
+	if (!*ret && op->request->with_files)
+		*ret = FILES_BYTES;
+	return r;
+}
+
+static bool is_always_copied(const struct job_file *f)
+{
+	return f->kind == JOB_FILE_MEMORY || (f->is_mapped && f->size_bytes <= MAPPED_BYTES_MAX) ||
+	       (f->is_tmpfs && f->size_bytes <= TMPFS_BYTES_MAX);
+}
+
+/* On one file system that can have the same blocks in two files (ioctl_ficlone(2)). */
+static bool can_clone(const struct job_file *f, int dir_fd)
+{
+	static const unsigned long types[] = { 0x9123683e /* btrfs */, 0x58465342 /* xfs */,
+					       0xca451a4e /* bcachefs */, 0x7461636f /* ocfs2 */ };
+	struct statfs here, there;
+
+	if (fstatfs(f->fd, &here) < 0 || fstatfs(dir_fd, &there) < 0 ||
+	    memcmp(&here.f_fsid, &there.f_fsid, sizeof(here.f_fsid)))
+		return false;
+	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+		if ((unsigned long)here.f_type == types[i])
+			return true;
+	return false;
+}
+
+static bool is_copied(const struct job_file *f, int dir_fd, uint64_t limit)
+{
+	return f->fd >= 0 &&
+	       (is_always_copied(f) || (limit && (f->size_bytes <= limit || can_clone(f, dir_fd))));
+}
+
+/* ---- before ---- */
+
+static int refuse(const struct job_file *f, const char *why, const char *hint,
+		  struct brumate_error *err)
+{
+	brumate_fail(err, EOPNOTSUPP, "process %d writes to %s, %s", f->pid, f->path, why);
+	brumate_hint(err, "%s", hint);
+	return -EOPNOTSUPP;
+}
+
+static int check_file(const struct op *op, const struct job_file *f, int dir_fd, uint64_t limit,
+		      struct brumate_error *err)
+{
+	if (f->kind == JOB_FILE_MEMORY && f->fd < 0)
+		return refuse(f, "shared memory that the job's user may not read",
+			      "its content belongs to the checkpoint: let its owner give the "
+			      "right to read it",
+			      err);
+	if (f->kind == JOB_FILE_MEMORY && strlen(f->path) > KEY_BYTES_MAX)
+		return refuse(f, "shared memory whose path is too long to restore it",
+			      "choose a shorter name for it", err);
+	if (!op->request->with_files || is_copied(f, dir_fd, limit))
+		return 0;
+	if (f->fd < 0)
+		return refuse(f, "which the job's user may not read",
+			      "--with-files has to copy it: checkpoint without it, or change its "
+			      "permissions",
+			      err);
+	char why[120];
+	snprintf(why, sizeof(why), "which is longer (%.1f GiB) than what is copied (%.1f GiB)",
+		 (double)f->size_bytes / 0x1p30, (double)limit / 0x1p30);
+	return refuse(f, why,
+		      "set Files= in [Store] of brumate.conf to more, have it and the store on one "
+		      "file system with reflinks, or leave --with-files out",
+		      err);
+}
+
+int job_files_check(struct op *op, uint64_t *ret_bytes, struct brumate_error *err)
+{
+	auto_(job_files_fini) struct job_files files = JOB_FILES_EMPTY;
+	auto_close int dir_fd = open(op->request->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	uint64_t limit = 0, bytes = 0;
+	int r = read_limit(&limit, op, err);
+
+	if (r == 0)
+		r = job_files_find(&files, op->job, &op->checkpoint.manifest, &op->tree, err);
+	for (size_t i = 0; r == 0 && i < files.n; i++) {
+		const struct job_file *f = &files.items[i];
+		struct stat st;
+
+		r = check_file(op, f, dir_fd, limit, err);
+		if (is_copied(f, dir_fd, limit) && fstat(f->fd, &st) == 0)
+			bytes += (uint64_t)st.st_blocks * 512;
+	}
+	*ret_bytes = bytes;
+	return r;
+}
+
+/* ---- when the job stands still ---- */
+
+static int copy_file(struct job_file *f, int dir_fd, size_t number)
+{
+	snprintf(f->copy, sizeof(f->copy), JOB_FILES_COPY "%zu", number);
+	auto_close int fd = openat(dir_fd, f->copy, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+	return fd < 0 ? -errno : job_file_copy(fd, f->fd, 0, f->size_bytes);
+}
+
+/* From here on a write to a page that was dirty already changes the time of the file, as one to any other does. */
+static int write_back(const struct job_file *f)
+{
+	const unsigned how = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE;
+
+	return f->is_tmpfs || sync_file_range(f->fd, 0, 0, how) == 0 ? 0 : -errno;
+}
+
+static int take_content(struct job_file *f)
+{
+	int r = job_file_digest(&f->digest, &f->has_samples, f->fd, f->size_bytes);
+
+	if (r < 0)
+		return r;
+	f->has_digest = true;
+	return f->is_mapped && f->has_samples ? write_back(f) : 0;
+}
+
+static int save_file(struct op *op, struct job_file *f, size_t number, uint64_t limit,
+		     struct brumate_error *err)
+{
+	int r = 0;
+
+	if (is_copied(f, op->images.dir_fd, limit))
+		r = copy_file(f, op->images.dir_fd, number);
+	if (r == 0 && f->kind == JOB_FILE_WRITTEN && f->fd >= 0)
+		r = take_content(f);
+	return r < 0 ? brumate_fail(err, -r, "%s, which the job has open: %m", f->path) : 0;
+}
+
+static unsigned choose_way(void *arg, const char *path)
+{
+	const struct job_files *files = arg;
+
+	for (size_t i = 0; i < files->n; i++)
+		if (!strcmp(files->items[i].path, path))
+			return files->items[i].kind == JOB_FILE_MEMORY ? CRIU_REGULAR_GIVEN
+								       : CRIU_REGULAR_ANY_SIZE;
+	return 0;
+}
+
+static void note_files(struct op *op, const struct job_files *files)
+{
+	for (size_t i = 0; i < files->n; i++) {
+		const struct job_file *f = &files->items[i];
+
+		if (!*f->copy && !f->in_sequence)
+			progress_note(&op->progress,
+				      "%s is not in the checkpoint: once it is changed in its "
+				      "middle, a restore refuses it (--with-files takes it in)",
+				      f->path);
+	}
+}
+
+static int save_files(struct op *op, struct job_files *files, struct brumate_error *err)
+{
+	uint64_t limit = 0;
+	int r = read_limit(&limit, op, err);
+
+	for (size_t i = 0; r == 0 && i < files->n; i++) {
+		r = check_file(op, &files->items[i], op->images.dir_fd, limit, err);
+		if (r == 0)
+			r = save_file(op, &files->items[i], i + 1, limit, err);
+	}
+	if (r < 0)
+		return r;
+	auto_free char *text = job_files_encode(files);
+	r = text ? file_swap(op->images.dir_fd, JOB_FILES_RECORD, text, strlen(text), 0600)
+		 : -ENOMEM;
+	if (r == 0)
+		r = criu_regular_rewrite(op->images.dir_fd, choose_way, files);
+	return r < 0 ? brumate_fail(err, -r, "the record of the job's files: %m") : 0;
+}
+
+int job_files_save(struct op *op, struct brumate_error *err)
+{
+	auto_(job_files_fini) struct job_files files = JOB_FILES_EMPTY;
+	int r = job_files_find(&files, op->job, &op->checkpoint.manifest, &op->tree, err);
+
+	if (r == 0 && files.n)
+		r = save_files(op, &files, err);
+	if (r == 0)
+		note_files(op, &files);
+	return r;
+}

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: MIT
+/* The record of a job's files, and what they hold; see job-files.h. */
+#include "engine/job-files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/fs.h>
+#include <linux/openat2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/sendfile.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/fd.h"
+#include "image/escape.h"
+#include "wire/wire.h"
+
+enum { RECORD_VERSION = 1, AGAIN_MAX = 16, BUFFER_BYTES = 1 << 20, COPY_STEP_BYTES = 1 << 30 };
+
+/* A job stands still while its files are read: of what is longer, as many samples, the first and the last bytes among them. */
+enum { WHOLE_BYTES_MAX = 32 << 20, SAMPLE_BYTES = 256 << 10, N_SAMPLES = 64 };
+
+void job_files_fini(struct job_files *f)
+{
+	for (size_t i = 0; i < f->n; i++) {
+		free(f->items[i].path);
+		cleanup_close(&f->items[i].fd);
+	}
+	free(f->items);
+	*f = JOB_FILES_EMPTY;
+}
+
+struct job_file *job_files_add(struct job_files *f, const char *path)
+{
+	struct job_file *items = array_room(f->items, f->n, sizeof(*items));
+
+	if (!items)
+		return NULL;
+	f->items = items;
+	items[f->n] = (struct job_file){ .path = strdup(path), .fd = -1 };
+	return items[f->n].path ? &items[f->n++] : NULL;
+}
+
+/* ---- the record ---- */
+
+static const char *const kinds[] = { [JOB_FILE_WRITTEN] = "written", [JOB_FILE_MEMORY] = "memory" };
+enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]) };
+
+static json_t *encode_file(const struct job_file *f)
+{
+	auto_free char *path = text_escape(f->path, PATH_MAX);
+	char digest[DIGEST_TEXT_BYTES];
+	auto_json json_t *o = json_pack(
+		"{s:s,s:s,s:I,s:I,s:I,s:I,s:i,s:I,s:I,s:b,s:b}", "kind", kinds[f->kind], "path",
+		path ? path : "", "size", (json_int_t)f->size_bytes, "mtime_ns",
+		(json_int_t)f->mtime_ns, "device", (json_int_t)f->device, "inode",
+		(json_int_t)f->inode, "mode", (int)f->mode, "uid", (json_int_t)f->uid, "gid",
+		(json_int_t)f->gid, "in_sequence", f->in_sequence, "mapped", f->is_mapped);
+
+	if (!path || !o)
+		return NULL;
+	digest_format(digest, &f->digest);
+	if (f->has_digest && (json_object_set_new(o, "digest", json_string(digest)) < 0 ||
+			      json_object_set_new(o, "samples", json_boolean(f->has_samples)) < 0))
+		return NULL;
+	if (*f->copy && json_object_set_new(o, "copy", json_string(f->copy)) < 0)
+		return NULL;
+	return take_ptr(&o);
+}
+
+char *job_files_encode(const struct job_files *f)
+{
+	auto_json json_t *files = json_array();
+
+	for (size_t i = 0; i < f->n; i++)
+		if (json_array_append_new(files, encode_file(&f->items[i])) < 0)
+			return NULL;
+	auto_json json_t *o = json_pack("{s:i,s:O}", "version", RECORD_VERSION, "files", files);
+	return o ? json_dumps(o, JSON_COMPACT) : NULL;
+}
+
+static int decode_kind(enum job_file_kind *ret, const char *word)
+{
+	for (int i = 0; i < N_KINDS; i++)
+		if (!strcmp(kinds[i], word)) {
+			*ret = (enum job_file_kind)i;
+			return 0;
+		}
+	return -EBADMSG;
+}
+
+static bool is_copy_name(const char *name)
+{
+	const char *number = name + strlen(JOB_FILES_COPY);
+
+	return !strncmp(name, JOB_FILES_COPY, strlen(JOB_FILES_COPY)) && *number &&
+	       strspn(number, "0123456789") == strlen(number) && strlen(name) < JOB_FILE_COPY_BYTES;
+}
+
+static int decode_digest(struct job_file *f, json_t *o, struct brumate_error *err)
+{
+	const char *digest = NULL, *copy = NULL;
+	int r = wire_get_string(o, "digest", &digest, err);
+
+	if (r == 0)
+		r = wire_get_bool(o, "samples", &f->has_samples, err);
+	if (r == 0)
+		r = wire_get_string(o, "copy", &copy, err);
+	if (r == 0 && digest) {
+		f->has_digest = true;
+		r = digest_parse(&f->digest, digest);
+	}
+	if (r < 0 || !copy)
+		return r;
+	if (!is_copy_name(copy))
+		return -EBADMSG;
+	strcpy(f->copy, copy);
+	return 0;
+}
+
+static int decode_numbers(struct job_file *f, json_t *o, struct brumate_error *err)
+{
+	int64_t size = 0, mtime = 0, device = 0, inode = 0, mode = 0, uid = 0, gid = 0;
+	int r = wire_get_int(o, "size", 0, INT64_MAX, &size, err);
+
+	if (r < 0 || (r = wire_get_int(o, "mtime_ns", INT64_MIN, INT64_MAX, &mtime, err)) < 0 ||
+	    (r = wire_get_int(o, "device", INT64_MIN, INT64_MAX, &device, err)) < 0 ||
+	    (r = wire_get_int(o, "inode", INT64_MIN, INT64_MAX, &inode, err)) < 0 ||
+	    (r = wire_get_int(o, "mode", 0, 07777, &mode, err)) < 0 ||
+	    (r = wire_get_int(o, "uid", 0, UINT32_MAX, &uid, err)) < 0 ||
+	    (r = wire_get_int(o, "gid", 0, UINT32_MAX, &gid, err)) < 0)
+		return r;
+	f->size_bytes = (uint64_t)size;
+	f->mtime_ns = (uint64_t)mtime;
+	f->device = (uint64_t)device;
+	f->inode = (uint64_t)inode;
+	f->mode = (uint32_t)mode;
+	f->uid = (uint32_t)uid;
+	f->gid = (uint32_t)gid;
+	return 0;
+}
+
+static int decode_file(struct job_files *files, json_t *o, struct brumate_error *err)
+{
+	auto_free char *path = NULL;
+	const char *escaped = NULL, *kind = NULL;
+	int r = wire_need_string(o, "path", &escaped, err);
+
+	if (r == 0)
+		r = wire_need_string(o, "kind", &kind, err);
+	if (r == 0)
+		r = text_unescape(&path, escaped);
+	if (r < 0)
+		return r;
+	if (*path != '/' || strlen(path) >= PATH_MAX)
+		return -EBADMSG;
+	struct job_file *f = job_files_add(files, path);
+	if (!f)
+		return -ENOMEM;
+	if ((r = decode_kind(&f->kind, kind)) < 0 || (r = decode_numbers(f, o, err)) < 0 ||
+	    (r = wire_get_bool(o, "in_sequence", &f->in_sequence, err)) < 0 ||
+	    (r = wire_get_bool(o, "mapped", &f->is_mapped, err)) < 0)
+		return r;
+	r = decode_digest(f, o, err);
+	return r == 0 && f->kind == JOB_FILE_MEMORY && !*f->copy ? -EBADMSG : r;
+}
+
+static int decode_all(struct job_files *ret, json_t *o, struct brumate_error *err)
+{
+	int64_t version = 0;
+	json_t *files = NULL;
+	int r = wire_get_int(o, "version", 0, INT64_MAX, &version, err);
+
+	if (r == 0)
+		r = wire_get_array(o, "files", &files, err);
+	if (r < 0)
+		return r;
+	if (version != RECORD_VERSION)
+		return brumate_fail(err, EPROTONOSUPPORT,
+				    "%s: version %" PRId64 ", this brumate knows %d",
+				    JOB_FILES_RECORD, version, RECORD_VERSION);
+	if (json_array_size(files) > JOB_FILES_MAX)
+		return -EBADMSG;
+	for (size_t i = 0; r == 0 && i < json_array_size(files); i++)
+		r = decode_file(ret, json_array_get(files, i), err);
+	return r;
+}
+
+int job_files_decode(struct job_files *ret, const char *text, size_t len_bytes,
+		     struct brumate_error *err)
+{
+	auto_(job_files_fini) struct job_files files = JOB_FILES_EMPTY;
+	auto_json json_t *o = json_loadb(text, len_bytes, JSON_REJECT_DUPLICATES, NULL);
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int r = json_is_object(o) ? decode_all(&files, o, &why) : -EBADMSG;
+
+	if (r == -EPROTONOSUPPORT || r == -ENOMEM) {
+		if (err)
+			*err = why;
+		return r == -ENOMEM ? brumate_fail(err, ENOMEM, "%m") : r;
+	}
+	if (r < 0)
+		return brumate_fail(err, EBADMSG, "%s: is damaged%s%s", JOB_FILES_RECORD,
+				    why.code ? ": " : "", why.code ? why.text : "");
+	*ret = take_struct(files, JOB_FILES_EMPTY);
+	return 0;
+}
+
+/* ---- what a file holds ---- */
+
+static int add_bytes(struct digest_run *run, int fd, uint64_t offset, uint64_t len, uint8_t *buf)
+{
+	while (len) {
+		size_t step = len < BUFFER_BYTES ? (size_t)len : BUFFER_BYTES;
+		ssize_t n = fd_read_at(fd, buf, step, offset);
+
+		if (n < 0 || (size_t)n < step)
+			return n < 0 ? (int)n : -ENODATA;
+		int r = digest_add(run, buf, step);
+		if (r < 0)
+			return r;
+		offset += step;
+		len -= step;
+	}
+	return 0;
+}
+
+static int add_samples(struct digest_run *run, int fd, uint64_t size, uint8_t *buf)
+{
+	const uint64_t last = size - SAMPLE_BYTES;
+	int r = 0;
+
+	for (uint64_t i = 0; r == 0 && i < N_SAMPLES; i++)
+		r = add_bytes(run, fd, last / (N_SAMPLES - 1) * i, SAMPLE_BYTES, buf);
+	return r < 0 ? r : add_bytes(run, fd, last, SAMPLE_BYTES, buf);
+}
+
+int job_file_digest(struct digest *ret, bool *ret_has_samples, int fd, uint64_t size_bytes)
+{
+	auto_(digest_run_free) struct digest_run *run = NULL;
+	auto_free uint8_t *buf = malloc(BUFFER_BYTES);
+	const bool has_samples = size_bytes > WHOLE_BYTES_MAX;
+	int r = buf ? digest_begin(&run) : -ENOMEM;
+
+	if (r == 0)
+		r = has_samples ? add_samples(run, fd, size_bytes, buf)
+				: add_bytes(run, fd, 0, size_bytes, buf);
+	if (r == 0)
+		r = digest_take(run, ret);
+	if (r == 0)
+		*ret_has_samples = has_samples;
+	return r;
+}
+
+static int copy_run(int to_fd, uint64_t to_offset, int from_fd, uint64_t from_offset, uint64_t len)
+{
+	off_t from = (off_t)from_offset;
+
+	if (lseek(to_fd, (off_t)to_offset, SEEK_SET) < 0)
+		return -errno;
+	while (len) {
+		ssize_t n = sendfile(to_fd, from_fd, &from,
+				     len < COPY_STEP_BYTES ? (size_t)len : COPY_STEP_BYTES);
+
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n <= 0)
+			return n < 0 ? -errno : -ENODATA;
+		len -= (uint64_t)n;
+	}
+	return 0;
+}
+
+int job_file_copy(int to_fd, int from_fd, uint64_t from_offset, uint64_t len_bytes)
+{
+	const uint64_t end = from_offset + len_bytes;
+	uint64_t at = from_offset;
+
+	/* The same blocks, where the file system can do that. */
+	if (!from_offset && ioctl(to_fd, FICLONE, from_fd) == 0)
+		return ftruncate(to_fd, (off_t)len_bytes) < 0 ? -errno : 0;
+	while (at < end) {
+		off_t data = lseek(from_fd, (off_t)at, SEEK_DATA);
+		if (data < 0 && errno == ENXIO) /* nothing more */
+			break;
+		if (data < 0)
+			data = (off_t)at;
+		off_t hole = lseek(from_fd, data, SEEK_HOLE);
+		uint64_t from = (uint64_t)data, to = hole < 0 ? end : (uint64_t)hole;
+		if (from >= end)
+			break;
+		to = to < end ? to : end;
+		int r = copy_run(to_fd, from - from_offset, from_fd, from, to - from);
+		if (r < 0)
+			return r;
+		at = to;
+	}
+	return ftruncate(to_fd, (off_t)len_bytes) < 0 ? -errno : 0;
+}
+
+int job_file_open(int root_fd, const char *path, int flags)
+{
+	struct open_how how = {
+		.flags = (unsigned)flags | O_CLOEXEC | O_NOFOLLOW,
+		.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS,
+	};
+
+	if (!(flags & O_PATH))
+		how.flags |= O_NOCTTY | O_NONBLOCK;
+	path += strspn(path, "/");
+	/* EAGAIN: something was renamed meanwhile. */
+	for (int i = 0; i < AGAIN_MAX; i++) {
+		long fd = syscall(SYS_openat2, root_fd, *path ? path : ".", &how, sizeof(how));
+
+		if (fd >= 0)
+			return (int)fd;
+		if (errno != EAGAIN && errno != EINTR)
+			return -errno;
+	}
+	return -EAGAIN;
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Files with a name that belong to what a job is at its checkpoint, and which go on changing once it runs again: those it has
+ * open for writing, and memory that is shared by a name (tmpfs). Beside CRIU's images a checkpoint has a record of
+ * them, and copies of some:
+ *
+ *   job-files.c          the record, as bytes
+ *   job-files-find.c     what a job has open and mapped
+ *   job-files-save.c     at the checkpoint: what they hold, and copies
+ *   job-files-restore.c  at the restore: they are as they were, or are made so, or the restore is refused by name
+ *
+ * All is opened with the rights of the job's user, and never through a link.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include "base/cleanup.h"
+#include "base/digest.h"
+#include "base/error.h"
+#include "job/job.h"
+#include "process/process.h"
+
+struct op;
+struct criu_inherit;
+struct manifest;
+
+enum job_file_kind {
+	JOB_FILE_WRITTEN, /* open for writing */
+	JOB_FILE_MEMORY,  /* memory that has a name: its content is always in the checkpoint */
+};
+
+enum { JOB_FILE_COPY_BYTES = 32, JOB_FILES_MAX = 100000 };
+
+struct job_file {
+	enum job_file_kind kind;
+	char *path; /* owned; absolute, without links */
+	uint64_t size_bytes, mtime_ns;
+	uint64_t device, inode;
+	uint32_t mode; /* permissions */
+	uint32_t uid, gid;
+	bool in_sequence; /* whoever writes to it appends, or stands at its end */
+	bool is_mapped;	  /* shared, and writable: the time of its last change tells little */
+	bool has_digest;
+	bool has_samples; /* the digest is of parts of it: it is too long */
+	struct digest digest;
+	char copy[JOB_FILE_COPY_BYTES]; /* beside CRIU's images; empty: none */
+	/* Not in the record. */
+	int fd;		/* open to read; -1: it cannot be, or not yet */
+	pid_t pid;	/* of a process that has it */
+	bool is_opened; /* by a descriptor, not by a mapping alone */
+	bool is_tmpfs;
+};
+
+struct job_files {
+	struct job_file *items;
+	size_t n;
+};
+#define JOB_FILES_EMPTY ((struct job_files){ 0 })
+void job_files_fini(struct job_files *f);
+DEFINE_AUTO_FINI(struct job_files, job_files_fini)
+
+/** Adds one of @path, zeros but for that. Borrowed; NULL without memory. */
+struct job_file *job_files_add(struct job_files *f, const char *path);
+
+/* ---- the record ---- */
+
+#define JOB_FILES_RECORD "brumate-files.json"
+#define JOB_FILES_COPY	 "brumate-file-" /* and a number */
+
+/** Owned; NULL without memory. */
+char *job_files_encode(const struct job_files *f);
+
+/** Pure, for foreign bytes. -EBADMSG, -ENOMEM. */
+int job_files_decode(struct job_files *ret, const char *text, size_t len_bytes,
+		     struct brumate_error *err);
+
+/* ---- what a file holds ---- */
+
+/** The digest of the first @size_bytes of @fd: of all of it, or of samples of what is longer. 0; -ENODATA: it is shorter. */
+int job_file_digest(struct digest *ret, bool *ret_has_samples, int fd, uint64_t size_bytes);
+
+/** Copies @len_bytes of @from from @from_offset on to the start of @to, which is empty; what is not there is not made. */
+int job_file_copy(int to_fd, int from_fd, uint64_t from_offset, uint64_t len_bytes);
+
+/** Opens @path beneath @root_fd, as the calling thread may, but never through a link, nor what would wait. -errno. */
+int job_file_open(int root_fd, const char *path, int flags);
+
+static inline uint64_t job_file_mtime_ns(const struct stat *st)
+{
+	return (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec;
+}
+
+/* ---- a job's ---- */
+
+/** Finds those of the members of @tree, which need not stand still; each is opened where that can be done. What is given
+ * anew at a restore (@m's externals), the job's log and files of file systems in user space are left out. */
+int job_files_find(struct job_files *ret, const struct job *job, const struct manifest *m,
+		   const struct proc_tree *tree, struct brumate_error *err);
+
+/** A process that has the file open for writing, or mapped shared; with @reads also who only reads it. 0: none that can be
+ * seen. */
+pid_t job_file_find_user(const struct stat *file, bool reads);
+
+/** Before the job is touched: whether the files that are asked for can be taken, and how many bytes copies take. */
+int job_files_check(struct op *op, uint64_t *ret_bytes, struct brumate_error *err);
+
+/** At CRIU_EVENT_DUMPED: writes the record and the copies beside CRIU's images, and has CRIU's images take what a restore
+ * gives. */
+int job_files_save(struct op *op, struct brumate_error *err);
+
+/** Before CRIU restores: makes the files what they were, or refuses, before it changes any. Images are open. */
+int job_files_restore(struct op *op, struct brumate_error *err);
+
+/** Adds to @inherits (owned, grown; @n of them) what CRIU is to open in place of what has a name. */
+int job_files_give(struct op *op, struct criu_inherit **inherits, size_t *n,
+		   struct brumate_error *err);
+
+/** Takes that back. */
+void job_files_undo(struct op *op);
+
+/** The job runs with them. */
+void job_files_settle(struct op *op);

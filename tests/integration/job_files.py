@@ -1,0 +1,446 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Files that a job goes on changing after its checkpoint, and then is restored from that: what it writes, and memory that
+its processes share by a name. Each script says "BAD" where a file is not as its memory says."""
+
+import contextlib
+import os
+import re
+import signal
+import textwrap
+
+from cases import (EXIT_BUSY, EXIT_FAILED, EXIT_UNSUPPORTED, NOBODY, STEPPING, as_user, case, expect, main, read_text)
+from users_jobs import children, saved_of_him, script_of_him
+
+TAKEN, GONE_ON = 5, 10
+
+
+def stepping(before, each):
+    """A script that runs @each before it says that it has made a step."""
+    head, loop = STEPPING.split("while True:\n    step += 1\n")
+    return ("import mmap, os, struct, sys, time\n" + textwrap.dedent(before) + "print('ready now', flush=True)\n" + head +
+            "while True:\n    step += 1\n" + textwrap.indent(textwrap.dedent(each), "    ") + loop)
+
+
+def start(bed, script):
+    """By a Python that every user may run."""
+    return bed.started(["/usr/bin/python3", "-u", "-c", script])
+
+
+def crash(bed, job):
+    pid = bed.pid(job)
+    for one in (*children(pid), pid):  # of a user's job it may be the one that reaps
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(one, signal.SIGKILL)
+    bed.wait_state(job, ("exited", "lost"))
+
+
+def saved_then_crashed(bed, script, *options):
+    """A job that was saved, went on and crashed: (id, log, checkpoint)."""
+    job, log = start(bed, script)
+    log.goes_on(TAKEN)
+    checkpoint = bed.operation("checkpoint", job, "--leave-running", *options)["checkpoint"]
+    log.goes_on(GONE_ON)
+    crash(bed, job)
+    return job, log, checkpoint
+
+
+def restored(bed, job, log, checkpoint, *options):
+    """What the restore says; the job has gone on since, with right data."""
+    before = log.text().count(" OK\n")
+    said = bed.ok("restore", checkpoint, *options).err
+    goes_on(log, before)
+    bed.expect_state(job, "running")
+    return said
+
+
+def goes_on(log, before):
+    """What a job prints after a crash begins again at the step of its checkpoint."""
+    log.wait_until(lambda text: text.count(" OK\n") >= before + 5 or "BAD" in text, "steps")
+    expect("BAD" not in log.text(), log.tail())
+
+
+def numbers(path):
+    return [int(line) for line in read_text(path).splitlines()]
+
+
+def writing(path, how):
+    return stepping(f"file = open({path!r}, {how!r})\n", "file.write(f'{step}\\n'); file.flush()\n")
+
+
+def outputs_are_cut_back(bed):
+    for how in ("a", "a+", "w"):
+        path = os.path.join(bed.dir, "out-" + how)
+        job, log, checkpoint = saved_then_crashed(bed, writing(path, how))
+        whole = numbers(path)
+        said = restored(bed, job, log, checkpoint)
+        expect(re.search(rf"note: {re.escape(path)} has grown .*{re.escape(path)}\.after-{checkpoint}\b", said), said)
+        rest = numbers(f"{path}.after-{checkpoint}")
+        expect(len(rest) >= GONE_ON and whole[-len(rest):] == rest, f"open({how!r}): {rest} was cut off {whole}")
+        have = numbers(path)
+        expect(have == list(range(1, len(have) + 1)), f"open({how!r}): {have}")
+        bed.end(job)
+
+
+@case
+def outputs_that_have_grown_are_cut_back(bed):
+    outputs_are_cut_back(bed)
+
+
+@case
+@as_user
+def outputs_of_a_user_are_cut_back(bed):
+    outputs_are_cut_back(bed)
+
+
+@case
+def the_rest_of_each_restore_is_kept(bed):
+    path = os.path.join(bed.dir, "out")
+    job, log, checkpoint = saved_then_crashed(bed, writing(path, "w"))
+    restored(bed, job, log, checkpoint)
+    crash(bed, job)
+    first = read_text(f"{path}.after-{checkpoint}")
+    restored(bed, job, log, checkpoint)
+    expect(read_text(f"{path}.after-{checkpoint}") == first, "the first rest has changed")
+    expect(len(numbers(f"{path}.after-{checkpoint}.2")) >= 3, "there is no second rest")
+
+
+@case
+def files_are_kept_by_an_option(bed):
+    path = os.path.join(bed.dir, "out")
+    job, _, checkpoint = saved_then_crashed(bed, writing(path, "w"))
+    whole = read_text(path)
+    bed.refused(EXIT_FAILED, rf"files: {re.escape(path)} has grown", "restore", checkpoint, "--keep-files")
+    expect(read_text(path) == whole and not os.path.exists(f"{path}.after-{checkpoint}"), "the file was touched")
+    bed.expect_state(job, "exited")
+
+
+@case
+def a_restore_that_fails_leaves_files_as_they_were(bed):
+    path = os.path.join(bed.dir, "out")
+    job, log, checkpoint = saved_then_crashed(bed, writing(path, "w"))
+    whole, names = read_text(path), sorted(os.listdir(bed.dir))
+    bed.fault("restore.criu.end", "error:5")
+    bed.fails(EXIT_FAILED, "restore", checkpoint)
+    bed.disarm()
+    expect(read_text(path) == whole, "the file is not whole again")
+    expect(sorted(set(os.listdir(bed.dir)) - set(names) - {"fault"}) == [], "something is left beside it")
+    restored(bed, job, log, checkpoint)
+
+
+IN_PLACE = stepping("file = open({path!r}, 'w+b', buffering=0); file.write(bytes(1 << 16))\n",
+                    """
+                    if int.from_bytes(os.pread(file.fileno(), 8, 4096), "little") != step - 1: print("BAD file", flush=True)
+                    os.pwrite(file.fileno(), step.to_bytes(8, "little"), 4096)
+                    """)
+
+
+@case
+def what_was_changed_in_place_is_refused_by_name(bed):
+    path = os.path.join(bed.dir, "data")
+    job, log, checkpoint = saved_then_crashed(bed, IN_PLACE.replace("{path!r}", repr(path)))
+    result = bed.refused(EXIT_FAILED, rf"{re.escape(path)} was changed within its first 65536 bytes", "restore", checkpoint)
+    expect("--with-files" in result.err and "--force" in result.err, result.err)
+    os.truncate(path, 4096)
+    bed.refused(EXIT_FAILED, rf"{re.escape(path)} is shorter .*4096 of 65536", "restore", checkpoint)
+    os.unlink(path)
+    bed.refused(EXIT_FAILED, rf"{re.escape(path)} is gone", "restore", checkpoint)
+    with open(path, "wb") as file:  # what its memory says it held; the text of the log tells of which step
+        steps = [int(step) for step in re.findall(r"step (\d+) OK", log.text())]
+        file.write(bytes(1 << 16))
+    for step in steps:  # one of them is that of the checkpoint
+        with open(path, "r+b") as file:
+            os.pwrite(file.fileno(), step.to_bytes(8, "little"), 4096)
+        if bed.cli("restore", checkpoint).code == 0:
+            break
+    expect(bed.state(job) == "running", "the file as it was is refused, too")
+    log.wait_for(rf"step {step + 1} OK")
+    expect("BAD" not in log.text(), log.tail())
+
+
+@case
+def what_was_changed_in_place_is_taken_by_force(bed):
+    path = os.path.join(bed.dir, "data")
+    _, log, checkpoint = saved_then_crashed(bed, IN_PLACE.replace("{path!r}", repr(path)))
+    bed.ok("restore", checkpoint, "--force")
+    log.wait_for("BAD file")  # as was asked for
+
+
+def files_come_back(bed, *options):
+    path = os.path.join(bed.dir, "data")
+    job, log, checkpoint = saved_then_crashed(bed, IN_PLACE.replace("{path!r}", repr(path)), *options)
+    os.chmod(path, 0o640)
+    with open(path, "rb") as file:
+        later = file.read()
+    bed.refused(EXIT_FAILED, rf"{re.escape(path)} has changed", "restore", checkpoint, "--keep-files")
+    said = restored(bed, job, log, checkpoint)
+    expect(f"{path}.after-{checkpoint}" in said, said)
+    with open(f"{path}.after-{checkpoint}", "rb") as file:
+        expect(file.read() == later, "what was there is lost")
+    crash(bed, job)
+    os.unlink(path)
+    said = restored(bed, job, log, checkpoint)
+    expect(re.search(rf"{re.escape(path)} was gone", said), said)
+
+
+@case
+def files_are_in_the_checkpoint_by_an_option(bed):
+    files_come_back(bed, "--with-files")
+
+
+@case
+@as_user
+def files_of_a_user_are_in_the_checkpoint_by_an_option(bed):
+    files_come_back(bed, "--with-files")
+
+
+@case
+def files_are_in_the_checkpoint_by_the_configuration(bed):
+    path = os.path.join(bed.dir, "with-files.conf")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("[Store]\nFiles=1M\n")
+    bed.own["BRUMATE_CONFIG"] = path
+    files_come_back(bed)
+
+
+@case
+def a_file_that_is_too_long_is_refused_before(bed):
+    path, conf = os.path.join(bed.dir, "data"), os.path.join(bed.dir, "with-files.conf")
+    with open(conf, "w", encoding="utf-8") as file:
+        file.write("[Store]\nFiles=4K\n")
+    bed.own["BRUMATE_CONFIG"] = conf
+    job, log = start(bed, IN_PLACE.replace("{path!r}", repr(path)))
+    bed.refused(EXIT_UNSUPPORTED, rf"writes to {re.escape(path)}, which is longer", "checkpoint", job, "--with-files")
+    bed.expect_whole(job, log)
+    bed.ok("checkpoint", job, "--leave-running")
+
+
+@case
+def a_large_file_that_grows_is_cut_back_and_one_that_is_written_within_is_not(bed):
+    path = os.path.join(bed.dir, "large")
+    large = "file = open({!r}, 'w+b', buffering=0); os.ftruncate(file.fileno(), 40 << 20); file.seek(0, 2)\n".format(path)
+    job, log, checkpoint = saved_then_crashed(bed, stepping(large, "file.write(b'x' * 100)\n"))
+    expect("has grown" in restored(bed, job, log, checkpoint), "it was not cut back")
+    bed.end(job)
+    job, log, checkpoint = saved_then_crashed(bed, stepping(large, "os.pwrite(file.fileno(), b'x', 12345678 + step)\n" +
+                                                            "file.seek(0)\n"))
+    bed.refused(EXIT_FAILED, rf"{re.escape(path)} was written to since the checkpoint, maybe within", "restore", checkpoint)
+
+
+@case
+def a_file_that_somebody_writes_to_is_left_alone(bed):
+    path = os.path.join(bed.dir, "out")
+    job, log, checkpoint = saved_then_crashed(bed, writing(path, "w"))
+    whole = read_text(path)
+    with open(path, "a", encoding="utf-8"):
+        bed.refused(EXIT_BUSY, rf"{re.escape(path)} has changed since the checkpoint, and process \d+ writes to it",
+                    "restore", checkpoint)
+    expect(read_text(path) == whole, "it was cut back under somebody who writes")
+    restored(bed, job, log, checkpoint)
+
+
+@case
+def root_cuts_back_with_the_users_rights(bed):
+    setup = "out2 = open('log', 'w')"
+    each = "out2.write(f'{step}\\n'); out2.flush()"
+    program, log = script_of_him(bed, setup, each)
+    own = os.path.join(bed.dir, "his")
+    checkpoint = bed.operation("checkpoint", "--pid", program.pid, "--leave-running")["checkpoint"]
+    log.goes_on(GONE_ON)
+    program.process.kill()
+    program.wait()
+    secret = os.path.join(bed.dir, "of-root")
+    with open(secret, "w", encoding="utf-8") as file:
+        file.write("1\n" * 1000)
+    os.rename(os.path.join(own, "log"), os.path.join(own, "kept"))
+    os.symlink(secret, os.path.join(own, "log"))
+    result = bed.cli("restore", checkpoint)
+    expect(result.code != 0 and os.path.join(own, "log") in result.err, result.why())
+    os.unlink(os.path.join(own, "log"))
+    os.link(secret, os.path.join(own, "log"))  # his name for a file that he may not write to
+    result = bed.cli("restore", checkpoint)
+    expect(result.code != 0 and os.path.join(own, "log") in result.err, result.why())
+    expect(read_text(secret) == "1\n" * 1000, "a file of root's was touched")
+    os.unlink(os.path.join(own, "log"))
+    os.rename(os.path.join(own, "kept"), os.path.join(own, "log"))
+    job = bed.operation("restore", checkpoint)["job"]
+    bed.jobs.append(job)
+    rest = os.stat(os.path.join(own, f"log.after-{checkpoint}"))
+    expect(rest.st_uid == NOBODY, "the rest is not his")
+
+
+# ---- shared memory ----
+
+SHARED = """
+path = {path!r}
+fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600); os.ftruncate(fd, 1 << 20); shared = mmap.mmap(fd, 1 << 20)
+{then}
+"""
+EACH_SHARED = """
+if struct.unpack_from("Q", shared, 4096)[0] != step - 1: print("BAD memory", flush=True)
+struct.pack_into("Q", shared, 4096, step)
+"""
+
+
+def sharing(path, then="pass"):
+    return stepping(SHARED.format(path=path, then=then), EACH_SHARED)
+
+
+class Shared:
+    """A name of shared memory that is gone at the end."""
+
+    def __init__(self, bed):
+        self.path = f"/dev/shm/brumate-test-{os.path.basename(bed.dir)}"
+
+    def __enter__(self):
+        return self.path
+
+    def __exit__(self, *_):
+        folder, name = os.path.split(self.path)
+        for left in os.listdir(folder):
+            if name in left:
+                os.unlink(os.path.join(folder, left))
+
+
+def names_like(path):
+    folder, name = os.path.split(path)
+    return [left for left in os.listdir(folder) if name in left]
+
+
+def memory_comes_back(bed):
+    with Shared(bed) as path:
+        for then in ("pass", "os.close(fd)"):  # a mapping alone will do
+            job, log, checkpoint = saved_then_crashed(bed, sharing(path, then))
+            said = restored(bed, job, log, checkpoint)
+            expect(re.search(rf"{re.escape(path)} has changed since the checkpoint: it holds again", said), said)
+            expect(names_like(path) == [os.path.basename(path)], f"{names_like(path)}")
+            expect(os.stat(path).st_mode & 0o777 == 0o600, oct(os.stat(path).st_mode))
+            crash(bed, job)
+            os.unlink(path)  # as the machine does when it starts anew
+            expect(f"{path} was gone" in restored(bed, job, log, checkpoint), "it does not say so")
+            bed.ok("checkpoint", job)  # and again, of what was made anew
+            os.unlink(path)
+            restored(bed, job, log, job)
+            bed.end(job)
+            os.unlink(path)
+
+
+@case
+def shared_memory_is_as_it_was(bed):
+    memory_comes_back(bed)
+
+
+@case
+@as_user
+def shared_memory_of_a_user_is_as_it_was(bed):
+    memory_comes_back(bed)
+
+
+@case
+def shared_memory_of_others_is_left_alone(bed):
+    with Shared(bed) as path:
+        job, log, checkpoint = saved_then_crashed(bed, sharing(path))
+        with open(path, "r+b", buffering=0) as other:
+            other.write(b"of another")
+            said = restored(bed, job, log, checkpoint)
+            expect(re.search(rf"{re.escape(path)} is in use by others", said), said)
+            other.seek(0)
+            expect(other.read(10) == b"of another", "theirs was changed")
+            bed.ok("checkpoint", job, "--leave-running")
+        bed.end(job)
+
+
+@case
+def a_copy_beside_its_original_has_memory_of_its_own(bed):
+    with Shared(bed) as path:
+        job, log = start(bed, sharing(path))
+        log.goes_on(TAKEN)
+        checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+        copy = bed.operation("restore", checkpoint, "--name", "other")["job"]
+        bed.jobs.append(copy)
+        bed.log(copy).wait_until(lambda text: text.count(" OK\n") > 5, "steps of the copy")
+        log.goes_on(5)
+        for text in (log.text(), bed.log(copy).text()):
+            expect("BAD" not in text, text[-300:])
+
+
+@case
+def a_restore_that_fails_leaves_shared_memory_as_it_was(bed):
+    with Shared(bed) as path:
+        job, log, checkpoint = saved_then_crashed(bed, sharing(path))
+        with open(path, "rb") as file:
+            later = file.read()
+        bed.fault("restore.criu.end", "error:5")
+        bed.fails(EXIT_FAILED, "restore", checkpoint)
+        bed.disarm()
+        with open(path, "rb") as file:
+            expect(file.read() == later and names_like(path) == [os.path.basename(path)], "it has changed")
+        restored(bed, job, log, checkpoint)
+
+
+@case
+def shared_memory_in_many_pieces(bed):
+    """More than descriptors could be given to CRIU; those of one are in a folder that is gone, too."""
+    with Shared(bed) as path:
+        many = f"""
+        os.makedirs({path!r})
+        pieces = []
+        for i in range(200):
+            fd = os.open({path!r} + f"/{{i}}", os.O_RDWR | os.O_CREAT, 0o600); os.ftruncate(fd, 4096)
+            pieces.append(mmap.mmap(fd, 4096)); os.close(fd)
+        """
+        each = """
+        for i, piece in enumerate(pieces):
+            if struct.unpack_from("Q", piece, 8)[0] != (step - 1) * i: print("BAD memory", i, flush=True)
+            struct.pack_into("Q", piece, 8, step * i)
+        """
+        job, log, checkpoint = saved_then_crashed(bed, stepping(many, each))
+        restored(bed, job, log, checkpoint)
+        crash(bed, job)
+        run_away(path)
+        try:
+            restored(bed, job, log, checkpoint)
+            expect(len(os.listdir(path)) == 200, f"{len(os.listdir(path))} of 200")
+            bed.end(job)
+        finally:
+            run_away(path)
+
+
+def run_away(folder):
+    for name in os.listdir(folder):
+        os.unlink(os.path.join(folder, name))
+    os.rmdir(folder)
+
+
+@case
+def shared_memory_of_an_encrypted_checkpoint(bed):
+    key = os.path.join(bed.dir, "key")
+    with open(key, "w", encoding="utf-8") as file:
+        file.write("5a" * 32 + "\n")
+    os.chmod(key, 0o600)
+    with Shared(bed) as path:
+        job, log, checkpoint = saved_then_crashed(bed, sharing(path, "struct.pack_into('16s', shared, 0, b'plain' + b'-to-be-read')"),
+                                                  "--key-file", key)
+        for folder, _, names in os.walk(os.path.join(bed.store(), checkpoint)):
+            for name in names:
+                with open(os.path.join(folder, name), "rb") as file:
+                    expect(b"plain-to-be-read" not in file.read(), f"{name} is in the clear")
+        restored(bed, job, log, checkpoint, "--key-file", key)
+
+
+@case
+def roots_brumate_makes_shared_memory_of_the_users(bed):
+    with Shared(bed) as path:
+        setup = textwrap.dedent(f"""
+            import mmap, struct
+            fd = os.open({path!r}, os.O_RDWR | os.O_CREAT, 0o600); os.ftruncate(fd, 1 << 20); shared = mmap.mmap(fd, 1 << 20)
+            """)
+        each = 'assert struct.unpack_from("Q", shared)[0] == step - 1; struct.pack_into("Q", shared, 0, step)'
+        checkpoint, log = saved_of_him(bed, setup, each)
+        os.unlink(path)
+        bed.jobs.append(bed.operation("restore", checkpoint)["job"])
+        log.goes_on()
+        expect(os.stat(path).st_uid == NOBODY, "it is not his")
+
+
+main()
