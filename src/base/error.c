@@ -8,6 +8,15 @@
 
 #include "base/plain.h"
 
+/* Errors are one line each, whatever they quote (logs, manifests). */
+static void make_one_line(char *text)
+{
+	for (char *c = text; *c; c++)
+		if ((unsigned char)*c < 0x20 || *c == 0x7f)
+			*c = ' ';
+	plain_make(text, '?');
+}
+
 int brumate_fail(struct brumate_error *err, int code, const char *fmt, ...)
 {
 	if (!err)
@@ -19,7 +28,7 @@ int brumate_fail(struct brumate_error *err, int code, const char *fmt, ...)
 	errno = code; /* for %m */
 	vsnprintf(err->text, sizeof(err->text), fmt, ap);
 	va_end(ap);
-	plain_make(err->text, ' ');
+	make_one_line(err->text);
 	return -code;
 }
 
@@ -34,7 +43,7 @@ int brumate_wrap(struct brumate_error *err, int r, const char *fmt, ...)
 	errno = r < 0 ? -r : 0;
 	vsnprintf(prefix, sizeof(prefix), fmt, ap);
 	va_end(ap);
-	plain_make(prefix, ' ');
+	make_one_line(prefix);
 
 	err->parameter[0] = '\0';
 	if (!err->code && !err->text[0]) {
@@ -65,7 +74,7 @@ void brumate_hint(struct brumate_error *err, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(err->hint, sizeof(err->hint), fmt, ap);
 	va_end(ap);
-	plain_make(err->hint, ' ');
+	make_one_line(err->hint);
 }
 
 void brumate_error_exit(struct brumate_error *err, enum exit_code exit_code)
