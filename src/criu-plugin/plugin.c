@@ -63,6 +63,9 @@ static int init_restore(const char *number)
 		check_and_remove_inventory_plugin &&
 		check_and_remove_inventory_plugin(HIDDEN_PLUGIN_NAME, strlen(HIDDEN_PLUGIN_NAME));
 
+	if (!semaphores_begin())
+		say(CRIU_LOG_WARNING,
+		    "this CRIU's calls cannot be seen: it restores no semaphores\n");
 	const bool has_table = map_table(number);
 	if (!needed)
 		return 0;
@@ -92,6 +95,7 @@ static void end_plugin(int stage, int result)
 	(void)stage;
 	(void)result;
 	hide_end();
+	semaphores_end();
 }
 
 /* Returns 0, -errno: there is something that CRIU would lose. */

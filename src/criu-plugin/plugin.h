@@ -184,6 +184,22 @@ struct hidden_table *hidden_table_map(int fd);
 bool hide_begin(const struct hidden_table *t, hide_fn may);
 void hide_end(void);
 
+/*
+ * ---- semaphores ----
+ *
+ * Eventfds that are semaphores CRIU restores as plain ones. In the images of our dumps they have O_DIRECT among their flags
+ * (criu/mend.h), which the kernel takes of no eventfd: a CRIU without this cannot restore them. CRIU's own calls of fcntl(2) are
+ * answered, from semaphores_begin() to semaphores_end(): where it sets that flag, a semaphore takes the place of the eventfd, under
+ * the same number and with the same count. One at a time.
+ */
+
+/** Returns false where CRIU's calls cannot be seen: then it fails to restore a semaphore. */
+bool semaphores_begin(void);
+void semaphores_end(void);
+
+/** Makes the eventfd @fd a semaphore. 0, -errno. */
+int semaphore_replace(int fd);
+
 /**
  * Writes down the filters of all threads of process @pid, which we trace and which stand still. What cannot be read, or
  * finds no room, is said in @t->error.

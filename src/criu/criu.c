@@ -35,6 +35,7 @@
 #include "criu/mend.h"
 #include "criu/criu-private.h"
 #include "process/credentials.h"
+#include "process/eventfd.h"
 #include "process/pidns.h"
 #include "process/reap.h"
 #include "rpc.pb-c.h"
@@ -221,8 +222,17 @@ static int look_again(struct session *s, struct brumate_error *err)
 	return r;
 }
 
+/* As a plugin that is not there could not restore one. */
+static int is_semaphore(void *arg, pid_t pid, int fd)
+{
+	const struct session *s = arg;
+	int r = eventfd_of_process_is_semaphore(our_pid_of(s, pid), fd);
+
+	return r > 0 && !s->options->plugin ? -EOPNOTSUPP : r;
+}
+
 /* What is in the images from here on is ours, and its user cannot change it any more. */
-static int complete_images(const struct session *s, struct brumate_error *err)
+static int complete_images(struct session *s, struct brumate_error *err)
 {
 	const struct criu_user *user = s->options->user;
 	const int dir_fd = s->options->images_dir_fd;
@@ -235,7 +245,8 @@ static int complete_images(const struct session *s, struct brumate_error *err)
 
 	if (r == 0 && s->unprivileged)
 		r = criu_fill_bounding_sets(dir_fd);
-	return r < 0 ? brumate_fail(err, -r, "CRIU's images: %m") : criu_mend_images(dir_fd, err);
+	return r < 0 ? brumate_fail(err, -r, "CRIU's images: %m")
+		     : criu_mend_images(dir_fd, is_semaphore, s, err);
 }
 
 /* CRIU goes on, whatever it is told here: it lets go of a tree that has ended. All of it still stands still. */

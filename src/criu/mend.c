@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/fd.h"
 #include "images.pb-c.h"
 
@@ -80,21 +81,51 @@ static bool mend_timer_file(CriuImage__TimerFile *t)
 	       t->left_ns != before.left_ns;
 }
 
+/* ---- eventfds ---- */
+
+static bool is_among(const struct criu_semaphores *s, uint32_t id)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (s->ids[i] == id)
+			return true;
+	return false;
+}
+
+/* Returns 1 if it was changed, 0, -errno. */
+static int mend_event_file(CriuImage__EventFile *e, const struct criu_semaphores *s)
+{
+	if (e->count > UINT32_MAX)
+		return -EOVERFLOW;
+	if (!is_among(s, e->id))
+		return 0;
+	e->flags |= O_DIRECT;
+	return 1;
+}
+
+/* ---- files ---- */
+
 /* Appends the entry of a file, mended if need be. 1: it was; 0; -errno. */
-static int append_file(struct criu_mended *m, const struct criu_entries *entry)
+static int append_file(struct criu_mended *m, const struct criu_entries *entry,
+		       const struct criu_semaphores *semaphores)
 {
 	CriuImage__File *file = criu_image__file__unpack(NULL, entry->left, entry->p);
+	int changed = 0;
 
 	if (!file)
 		return -EBADMSG;
-	const bool is_changed = file->timer && mend_timer_file(file->timer);
-	int r = is_changed ? append_message(m, &file->base)
-			   : append_entry(m, entry->p, entry->left);
+	if (file->timer)
+		changed = mend_timer_file(file->timer);
+	else if (file->event)
+		changed = mend_event_file(file->event, semaphores);
+	int r = changed > 0    ? append_message(m, &file->base)
+		: changed == 0 ? append_entry(m, entry->p, entry->left)
+			       : changed;
 	criu_image__file__free_unpacked(file, NULL);
-	return r < 0 ? r : is_changed;
+	return r < 0 ? r : changed;
 }
 
-int criu_mend_files(struct criu_mended *ret, const void *buf, size_t len_bytes)
+int criu_mend_files(struct criu_mended *ret, const void *buf, size_t len_bytes,
+		    const struct criu_semaphores *semaphores)
 {
 	auto_(criu_mended_fini) struct criu_mended m = CRIU_MENDED_NONE;
 	struct criu_entries image, entry;
@@ -104,7 +135,7 @@ int criu_mend_files(struct criu_mended *ret, const void *buf, size_t len_bytes)
 	if (r < 0 || (r = append(&m, buf, HEAD_BYTES)) < 0)
 		return r;
 	while ((r = criu_entries_next(&image, &entry)) > 0) {
-		if ((r = append_file(&m, &entry)) < 0)
+		if ((r = append_file(&m, &entry, semaphores)) < 0)
 			return r;
 		is_changed = is_changed || r > 0;
 	}
@@ -238,6 +269,84 @@ int criu_mend_core(struct criu_mended *ret, const void *buf, size_t len_bytes,
 	return 1;
 }
 
+/* ---- which eventfds are semaphores ---- */
+
+enum { TYPE_EVENTFD = 6 };
+
+struct search {
+	int dir_fd;
+	criu_semaphore_fn is_semaphore;
+	void *arg;
+	struct criu_semaphores found, others; /* that were asked about */
+};
+
+static int add_id(struct criu_semaphores *s, uint32_t id)
+{
+	uint32_t *ids = array_room(s->ids, s->n, sizeof(*ids));
+
+	if (!ids)
+		return -ENOMEM;
+	s->ids = ids;
+	s->ids[s->n++] = id;
+	return 0;
+}
+
+/* Many descriptors may lead to one. */
+static int ask_about(struct search *s, pid_t pid, const CriuImage__Descriptor *d)
+{
+	if (d->type != TYPE_EVENTFD || is_among(&s->found, d->id) || is_among(&s->others, d->id))
+		return 0;
+	int r = s->is_semaphore(s->arg, pid, (int)d->fd);
+	if (r == -ENOENT || r == -ESRCH) /* killed, which CRIU tells */
+		r = 0;
+	return r < 0 ? r : add_id(r ? &s->found : &s->others, d->id);
+}
+
+static int search_descriptors(struct search *s, pid_t pid, uint32_t files_id)
+{
+	auto_free char *text = NULL;
+	struct criu_entries image, entry;
+	char name[32];
+	size_t len;
+
+	snprintf(name, sizeof(name), "fdinfo-%u.img", files_id);
+	int r = file_read_plain(s->dir_fd, name, CRIU_IMAGE_BYTES_MAX, &text, &len);
+	if (r == 0)
+		r = criu_entries_open(&image, text, len, CRIU_MAGIC_IMAGE, CRIU_MAGIC_FDINFO);
+	while (r == 0 && (r = criu_entries_next(&image, &entry)) > 0) {
+		CriuImage__Descriptor *d =
+			criu_image__descriptor__unpack(NULL, entry.left, entry.p);
+
+		r = d ? ask_about(s, pid, d) : -EBADMSG;
+		if (d)
+			criu_image__descriptor__free_unpacked(d, NULL);
+	}
+	return r == -ENOENT ? 0 : r;
+}
+
+/* A process that has ended has no such image. */
+static int search_process(struct search *s, pid_t pid)
+{
+	auto_free char *text = NULL;
+	struct criu_entries image, entry;
+	char name[32];
+	size_t len;
+
+	snprintf(name, sizeof(name), "ids-%d.img", pid);
+	int r = file_read_plain(s->dir_fd, name, CRIU_IMAGE_BYTES_MAX, &text, &len);
+	if (r < 0)
+		return r == -ENOENT ? 0 : r;
+	r = criu_entries_open(&image, text, len, CRIU_MAGIC_IMAGE, CRIU_MAGIC_IDS);
+	if (r < 0 || criu_entries_next(&image, &entry) <= 0)
+		return -EBADMSG;
+	CriuImage__KernelIds *ids = criu_image__kernel_ids__unpack(NULL, entry.left, entry.p);
+	if (!ids)
+		return -EBADMSG;
+	r = ids->has_files_id ? search_descriptors(s, pid, ids->files_id) : 0;
+	criu_image__kernel_ids__free_unpacked(ids, NULL);
+	return r;
+}
+
 /* ---- all of them ---- */
 
 static int write_mended(int dir_fd, const char *name, const struct criu_mended *m)
@@ -245,19 +354,6 @@ static int write_mended(int dir_fd, const char *name, const struct criu_mended *
 	auto_close int fd = openat(dir_fd, name, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
 
 	return fd < 0 ? -errno : fd_write_full(fd, m->bytes, m->len_bytes);
-}
-
-/* @p: whose core image it is; NULL: it is files.img. */
-static int mend_image(int dir_fd, const char *name, const struct criu_image_process *p)
-{
-	auto_(criu_mended_fini) struct criu_mended m = CRIU_MENDED_NONE;
-	auto_free char *text = NULL;
-	size_t len = 0;
-	int r = file_read_plain(dir_fd, name, CRIU_IMAGE_BYTES_MAX, &text, &len);
-
-	if (r == 0)
-		r = p ? criu_mend_core(&m, text, len, p) : criu_mend_files(&m, text, len);
-	return r > 0 ? write_mended(dir_fd, name, &m) : r;
 }
 
 static int fail_clock(pid_t pid, struct brumate_error *err)
@@ -270,21 +366,72 @@ static int fail_clock(pid_t pid, struct brumate_error *err)
 	return -EOPNOTSUPP;
 }
 
-int criu_mend_images(int dir_fd, struct brumate_error *err)
+static int fail_image(const char *name, int r, struct brumate_error *err)
+{
+	return brumate_fail(err, -r, "CRIU's image %s: %s", name, strerror(-r));
+}
+
+static int mend_process(struct search *s, const struct criu_image_process *p,
+			struct brumate_error *err)
+{
+	auto_(criu_mended_fini) struct criu_mended m = CRIU_MENDED_NONE;
+	auto_free char *text = NULL;
+	char name[32];
+	size_t len = 0;
+
+	snprintf(name, sizeof(name), "core-%d.img", p->pid);
+	int r = file_read_plain(s->dir_fd, name, CRIU_IMAGE_BYTES_MAX, &text, &len);
+	if (r == 0)
+		r = criu_mend_core(&m, text, len, p);
+	if (r > 0)
+		r = write_mended(s->dir_fd, name, &m);
+	if (r == -EOPNOTSUPP)
+		return fail_clock(p->pid, err);
+	if (r < 0)
+		return fail_image(name, r, err);
+	r = search_process(s, p->pid);
+	if (r == -EOPNOTSUPP)
+		return brumate_fail(err, EOPNOTSUPP,
+				    "process %d has an eventfd that is a semaphore, and the plugin "
+				    "of CRIU that restores it is not installed (brumate-criu.so)",
+				    p->pid);
+	return r < 0 ? brumate_fail(err, -r, "process %d: its eventfds: %s", p->pid, strerror(-r))
+		     : 0;
+}
+
+static int mend_all_files(const struct search *s, struct brumate_error *err)
+{
+	static const char name[] = "files.img";
+	auto_(criu_mended_fini) struct criu_mended m = CRIU_MENDED_NONE;
+	auto_free char *text = NULL;
+	size_t len = 0;
+	int r = file_read_plain(s->dir_fd, name, CRIU_IMAGE_BYTES_MAX, &text, &len);
+
+	if (r == 0)
+		r = criu_mend_files(&m, text, len, &s->found);
+	if (r > 0)
+		r = write_mended(s->dir_fd, name, &m);
+	if (r == -EOVERFLOW)
+		return brumate_fail(err, EOPNOTSUPP,
+				    "an eventfd of the job has a count of more than 32 bits, which "
+				    "CRIU does not restore");
+	return r < 0 ? fail_image(name, r, err) : 0;
+}
+
+int criu_mend_images(int dir_fd, criu_semaphore_fn is_semaphore, void *arg,
+		     struct brumate_error *err)
 {
 	auto_(criu_image_tree_fini) struct criu_image_tree tree = CRIU_IMAGE_TREE_EMPTY;
+	struct search s = { .dir_fd = dir_fd, .is_semaphore = is_semaphore, .arg = arg };
 	int r = criu_image_tree_read(&tree, dir_fd);
-	char name[32] = "pstree.img";
 
-	for (size_t i = 0; r == 0 && i < tree.n; i++) {
-		snprintf(name, sizeof(name), "core-%d.img", tree.items[i].pid);
-		r = mend_image(dir_fd, name, &tree.items[i]);
-		if (r == -EOPNOTSUPP)
-			return fail_clock(tree.items[i].pid, err);
-	}
-	if (r == 0) {
-		snprintf(name, sizeof(name), "files.img");
-		r = mend_image(dir_fd, name, NULL);
-	}
-	return r < 0 ? brumate_fail(err, -r, "CRIU's image %s: %s", name, strerror(-r)) : 0;
+	if (r < 0)
+		return fail_image("pstree.img", r, err);
+	for (size_t i = 0; r == 0 && i < tree.n; i++)
+		r = mend_process(&s, &tree.items[i], err);
+	if (r == 0)
+		r = mend_all_files(&s, err);
+	free(s.found.ids);
+	free(s.others.ids);
+	return r;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Puts right in the images of a dump what CRIU writes down, but would not restore as it was: timers. Of what is read
- * there, nothing is trusted. The rest of the images stays as it is.
+ * Puts right in the images of a dump what CRIU writes down, but would not restore as it was: timers and
+ * semaphores. Of what is read there, nothing is trusted. The rest of the images stays as it is.
  */
 #pragma once
 
@@ -17,12 +17,21 @@ struct criu_mended {
 void criu_mended_fini(struct criu_mended *m);
 DEFINE_AUTO_FINI(struct criu_mended, criu_mended_fini)
 
+/** The eventfds in files.img that are semaphores, by their numbers there. */
+struct criu_semaphores {
+	uint32_t *ids;
+	size_t n;
+};
+
 /**
- * Mends files.img: timers behind a descriptor. One that repeats, and has expired unread, begins anew when it is read, which CRIU
- * does not restore; and to what is left of an absolute one CRIU adds the seconds of the clock alone, so that it expires
- * too early, or again. Pure. Returns 1 (@ret), 0 (nothing is to be changed), -EBADMSG, -ENOMEM.
+ * Mends files.img. A timer behind a descriptor that repeats, and has expired unread, begins anew when it is read, which CRIU does
+ * not restore; and to what is left of an absolute one CRIU adds the seconds of the clock alone, so that it expires too
+ * early, or again. That an eventfd is a semaphore CRIU does not write down: it gets O_DIRECT, which no eventfd has, and by which
+ * our plugin knows it (criu-plugin/plugin.h). Pure. Returns 1 (@ret), 0 (nothing is to be changed), -EBADMSG, -ENOMEM; -EOVERFLOW: an
+ * eventfd has a count that CRIU would cut.
  */
-int criu_mend_files(struct criu_mended *ret, const void *buf, size_t len_bytes);
+int criu_mend_files(struct criu_mended *ret, const void *buf, size_t len_bytes,
+		    const struct criu_semaphores *semaphores);
 
 /**
  * Mends the core image of a process's first thread: timer_create(2). A timer that notifies a thread, or counts its CPU time, does
@@ -33,5 +42,9 @@ int criu_mend_files(struct criu_mended *ret, const void *buf, size_t len_bytes);
 int criu_mend_core(struct criu_mended *ret, const void *buf, size_t len_bytes,
 		   const struct criu_image_process *p);
 
-/** Mends the images of a dump beneath @dir_fd. Errors to act on: -EOPNOTSUPP, as above. */
-int criu_mend_images(int dir_fd, struct brumate_error *err);
+/** Whether descriptor @fd of a process (numbered as in the images), an eventfd, is a semaphore: 1, 0, -errno. */
+typedef int (*criu_semaphore_fn)(void *arg, pid_t pid, int fd);
+
+/** Mends the images of a dump beneath @dir_fd. Errors to act on: -EOPNOTSUPP, as above, or by @is_semaphore. */
+int criu_mend_images(int dir_fd, criu_semaphore_fn is_semaphore, void *arg,
+		     struct brumate_error *err);

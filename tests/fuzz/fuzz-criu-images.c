@@ -12,6 +12,8 @@ static void mend(const uint8_t *data, size_t len_bytes)
 {
 	pid_t threads[] = { 5, 6 };
 	const struct criu_image_process p = { .pid = 5, .threads = threads, .n_threads = 2 };
+	uint32_t id = 7;
+	const struct criu_semaphores semaphores = { &id, 1 };
 	struct criu_mended once, twice;
 
 	if (criu_mend_core(&once, data, len_bytes, &p) == 1) {
@@ -19,7 +21,7 @@ static void mend(const uint8_t *data, size_t len_bytes)
 			abort();
 		criu_mended_fini(&once);
 	}
-	if (criu_mend_files(&once, data, len_bytes) == 1)
+	if (criu_mend_files(&once, data, len_bytes, &semaphores) == 1)
 		criu_mended_fini(&once);
 }
 

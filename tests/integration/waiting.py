@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What a job waits for: system calls that last for a time. The program looks at them itself (tests/programs/waits.c)."""
+"""What a job waits for: timers, and system calls that last for a time. The programs look at them themselves
+(tests/programs/timers.c, waits.c)."""
 
 import os
 import shutil
@@ -23,6 +24,17 @@ def come_back(bed, program):
     job, log = bed.started([bed.program(program)])
     log.goes_on()
     left_running_and_restored(bed, job, log)
+
+
+@case
+def timers(bed):
+    come_back(bed, "timers")
+
+
+@case
+@as_user
+def timers_of_a_user(bed):
+    come_back(bed, "timers")
 
 
 @case

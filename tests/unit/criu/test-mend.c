@@ -5,6 +5,7 @@
 #include "criu/mend.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <string.h>
@@ -138,6 +139,8 @@ static struct view entry(const uint8_t *bytes, size_t len_bytes, unsigned nth)
 
 /* ---- behind descriptors ---- */
 
+static const struct criu_semaphores none = { 0 };
+
 enum { FILE_TIMER = 12, TICKS = 5, FLAGS = 6, LEFT_S = 7, LEFT_NS = 8, INTERVAL_NS = 10 };
 
 struct timer_file {
@@ -177,7 +180,7 @@ static void expect_timer_file(struct timer_file before, struct timer_file after)
 	put_entry(&image, &other);
 	put_timer_file(&image, &before);
 	put_entry(&image, &other);
-	CHECK(criu_mend_files(&m, image.bytes, image.n) == !same);
+	CHECK(criu_mend_files(&m, image.bytes, image.n, &none) == !same);
 	if (same)
 		return;
 	struct view file = entry(m.bytes, m.len_bytes, 1), t = inner(file, FILE_TIMER, 0);
@@ -220,6 +223,45 @@ static void test_behind_descriptors(void)
 	expect_timer_file((struct timer_file){ 0, CANCEL, 3, 5, 0, 0 },
 			  (struct timer_file){ 0, CANCEL, 4, 5, 0, 0 });
 	expect_timer_file((struct timer_file){ .flags = CANCEL }, unset);
+}
+
+/* ---- semaphores ---- */
+
+static void put_event_file(struct message *image, uint32_t id, uint64_t count)
+{
+	struct message owner = { .n = 0 }, event = { .n = 0 }, file = { .n = 0 };
+
+	put_number(&owner, 1, 1000);
+	put_number(&event, 1, id);
+	put_number(&event, 2, O_RDWR | O_NONBLOCK);
+	put_message(&event, 3, &owner);
+	put_number(&event, 4, count);
+	put_number(&file, 1, 6);
+	put_number(&file, 2, id);
+	put_message(&file, 8, &event);
+	put_entry(image, &file);
+}
+
+static void test_semaphores(void)
+{
+	uint32_t ids[] = { 9, 31 };
+	const struct criu_semaphores semaphores = { ids, 2 };
+	struct criu_mended m = CRIU_MENDED_NONE;
+	struct message image;
+
+	begin_image(&image, CRIU_MAGIC_FILES);
+	put_event_file(&image, 30, 5);
+	put_event_file(&image, 31, UINT32_MAX);
+	CHECK(criu_mend_files(&m, image.bytes, image.n, &none) == 0);
+	CHECK(criu_mend_files(&m, image.bytes, image.n, &semaphores) == 1);
+	struct view plain = inner(entry(m.bytes, m.len_bytes, 0), 8, 0),
+		    semaphore = inner(entry(m.bytes, m.len_bytes, 1), 8, 0);
+	CHECK(number(plain, 2) == (O_RDWR | O_NONBLOCK) && number(plain, 4) == 5);
+	CHECK(number(semaphore, 2) == (O_RDWR | O_NONBLOCK | O_DIRECT));
+	CHECK(number(semaphore, 4) == UINT32_MAX && number(inner(semaphore, 3, 0), 1) == 1000);
+	criu_mended_fini(&m);
+	put_event_file(&image, 32, UINT32_MAX + 1ull);
+	CHECK(criu_mend_files(&m, image.bytes, image.n, &none) == -EOVERFLOW);
 }
 
 /* ---- of processes ---- */
@@ -345,7 +387,7 @@ static void test_damage(void)
 	const size_t one = image.n;
 	put_timer_file(&image, &(struct timer_file){ .flags = TFD_TIMER_ABSTIME });
 	for (size_t n = 0; n < image.n; n++) {
-		int r = criu_mend_files(&m, image.bytes, n);
+		int r = criu_mend_files(&m, image.bytes, n, &none);
 		CHECK(r == (n == 8 ? 0 : n == one ? 1 : -EBADMSG));
 		criu_mended_fini(&m);
 	}
@@ -357,6 +399,7 @@ static void test_damage(void)
 int main(void)
 {
 	test_behind_descriptors();
+	test_semaphores();
 	test_of_processes();
 	test_damage();
 	return 0;
