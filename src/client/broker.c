@@ -109,7 +109,25 @@ static int check_peer(struct broker_client *b, const char *path, struct brumate_
 		return brumate_fail(err, EPERM, "%s is served by user %u, not by root", path,
 				    cred.uid);
 	b->pid = cred.pid;
+	peer_set(&b->peer, cred.pid);
 	return 0;
+}
+
+static int look_at_peer(void *arg)
+{
+	return peer_look(arg);
+}
+
+/* The client may have been copied since its last call. */
+int broker_client_call(struct broker_client *b, const char *method, json_t *parameters, int fd,
+		       json_t **ret, uint64_t deadline_ns, struct brumate_error *err)
+{
+	b->wire.look = look_at_peer;
+	b->wire.look_arg = &b->peer;
+	b->wire.look_ms = PEER_LOOK_MS;
+	b->peer.still = 0;
+	return wire_call(&b->wire, method, parameters, &fd, fd >= 0, NULL, NULL, ret, deadline_ns,
+			 err);
 }
 
 /* A connection to a broker that is just ending may be accepted by nobody: an answer proves it. */
@@ -121,8 +139,8 @@ static int connect_broker(struct broker_client *b, const char *path, struct brum
 
 	r = check_peer(b, path, err);
 	if (r == 0)
-		r = wire_call(
-			&b->wire, "org.varlink.service.GetInfo", NULL, NULL, 0, NULL, NULL, NULL,
+		r = broker_client_call(
+			b, "org.varlink.service.GetInfo", NULL, -1, NULL,
 			deadline_in_ms(b->patience_ms ? b->patience_ms : HELLO_TIMEOUT_MS), err);
 	if (r < 0)
 		broker_client_close(b);
@@ -178,6 +196,7 @@ void broker_client_close(struct broker_client *b)
 {
 	wire_fini(&b->wire);
 	b->pid = 0;
+	b->peer = PEER_NONE;
 }
 
 int broker_client_reopen(struct broker_client *b, struct brumate_error *err)
@@ -203,8 +222,7 @@ static int call_with_fd(struct broker_client *b, const char *method, json_t *par
 		return brumate_fail(err, ENOMEM, "broker: %m");
 	if (b->wire.fd < 0)
 		return brumate_fail(err, EPIPE, "broker: not connected");
-	return wire_call(&b->wire, method, owned, &fd, fd >= 0, NULL, NULL, ret,
-			 deadline_in_ms(timeout_ms), err);
+	return broker_client_call(b, method, owned, fd, ret, deadline_in_ms(timeout_ms), err);
 }
 
 static int call_broker(struct broker_client *b, const char *method, json_t *parameters,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "client/peer.h"
 #include "gpu/gpu.h"
 #include "wire/agent.h"
 #include "wire/wire.h"
@@ -14,6 +15,7 @@ struct broker_client {
 	struct wire wire;
 	bool simulated;
 	pid_t pid; /* 0: not known yet */
+	struct peer peer;
 	uint32_t patience_ms; /* of a call that changes nothing; 0: as the driver needs */
 };
 
@@ -68,10 +70,13 @@ DEFINE_AUTO_FINI(struct broker_client, broker_client_close)
 int broker_client_reopen(struct broker_client *b, struct brumate_error *err);
 /** Process id of the broker, for fault points and messages. */
 pid_t broker_client_pid(const struct broker_client *b);
+/** As wire_call(), by a broker that is ended where it stands still. @fd is sent along (borrowed); -1: none. */
+int broker_client_call(struct broker_client *b, const char *method, json_t *parameters, int fd,
+		       json_t **ret, uint64_t deadline_ns, struct brumate_error *err);
 
 /*
- * The calls. Each fails with -EPIPE when the broker is gone, and with -ETIMEDOUT when it does not
- * answer (the connection is of no use then: broker_client_reopen()); driver absent: -ENODEV.
+ * The calls. Each fails with -EPIPE when the broker is gone, which one that stands still is soon (peer.h), and with
+ * -ETIMEDOUT when it does not answer (the connection is of no use then: broker_client_reopen()); driver absent: -ENODEV.
  */
 int broker_client_info(struct broker_client *b, struct broker_info *ret, struct brumate_error *err);
 /** @ret has room for DEV_GPUS_MAX. */

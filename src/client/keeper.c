@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include "base/packet.h"
 #include "base/paths.h"
 #include "base/start.h"
+#include "job/job.h"
 
 enum { CALL_TIMEOUT_MS = 10000, SOCKET_FD = 3, TRIES = 3 };
 
@@ -61,6 +63,22 @@ static void address_of(struct sockaddr_un *ret, int dir_fd)
 	snprintf(ret->sun_path, sizeof(ret->sun_path), "/proc/self/fd/%d/%s", dir_fd, socket_name);
 }
 
+/* Who has the lock, which says so. Of a socket the kernel only tells who made it. */
+static struct peer find_peer(int dir_fd)
+{
+	auto_close int fd = RESERVE_TRY(openat(dir_fd, JOB_KEEPER_LOCK, O_RDONLY | O_CLOEXEC));
+	struct peer p = PEER_NONE;
+	unsigned long long start;
+	char text[64] = "";
+
+	if (fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) < 0 && read(fd, text, sizeof(text) - 1) > 0 &&
+	    sscanf(text, "%d %llu", &p.id.pid, &start) == 2)
+		p.id.start_ticks = start;
+	else
+		p = PEER_NONE;
+	return p;
+}
+
 int keeper_connect(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err)
 {
 	auto_close int dir_fd = RESERVE_TRY(open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC));
@@ -75,8 +93,19 @@ int keeper_connect(struct keeper *ret, const struct keeper_owner *owner, struct 
 		return brumate_fail(err, errno == ECONNREFUSED ? ENOENT : errno,
 				    "keeper of job %s: %m", owner->id);
 	ret->pid = 0;
+	ret->peer = find_peer(dir_fd);
 	ret->fd = take_fd(&fd);
 	return 0;
+}
+
+static int fail_call(struct keeper *k, int r, struct brumate_error *err)
+{
+	if (r == -ETIMEDOUT)
+		peer_fail(&k->peer, "keeper", err);
+	else
+		r = brumate_fail(err, r == -ECONNRESET ? EPIPE : -r, "keeper: %m");
+	keeper_close(k);
+	return r;
 }
 
 /* Sends @m with m->n fds; its reply is in @m then. */
@@ -88,13 +117,11 @@ static int ask_keeper(struct keeper *k, struct keeper_message *m, const int *fds
 	int r = k->fd < 0 ? -EPIPE : keeper_send(k->fd, m, fds, fds ? m->n : 0);
 
 	if (r == 0)
-		r = fd_wait(k->fd, POLLIN, deadline_in_ms(CALL_TIMEOUT_MS));
+		r = peer_wait(&k->peer, k->fd, POLLIN, deadline_in_ms(CALL_TIMEOUT_MS));
 	if (r == 0)
 		r = keeper_receive(k->fd, m, got, &n_fds);
-	if (r < 0) {
-		keeper_close(k);
-		return brumate_fail(err, r == -ECONNRESET ? EPIPE : -r, "keeper: %m");
-	}
+	if (r < 0)
+		return fail_call(k, r, err);
 	for (size_t i = 0; i < n_fds; i++)
 		if (ret_fds)
 			ret_fds[i] = got[i];
@@ -163,12 +190,16 @@ static int watch_root(struct keeper *k, const struct keeper_owner *owner, struct
 	if (pid_fd < 0)
 		return brumate_fail(err, -pid_fd, "process %d: %m", owner->root.pid);
 	int r = ask_keeper(k, &m, &pid_fd, NULL, NULL, err);
-	if (r == 0)
-		k->pid = (pid_t)m.tags[0].pid;
-	return r;
+	if (r < 0)
+		return r;
+	k->pid = (pid_t)m.tags[0].pid;
+	if (k->peer.id.pid != k->pid && proc_identify(&k->peer.id, k->pid, NULL) < 0)
+		k->peer.id = PROC_ID_NONE;
+	return 0;
 }
 
-int keeper_open(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err)
+int keeper_open(struct keeper *ret, const struct keeper_owner *owner, bool is_spare,
+		struct brumate_error *err)
 {
 	struct keeper k = KEEPER_EMPTY;
 	int r = -ENOENT;
@@ -177,6 +208,7 @@ int keeper_open(struct keeper *ret, const struct keeper_owner *owner, struct bru
 		r = keeper_connect(&k, owner, err);
 		if (r == -ENOENT && (r = start_keeper(owner, err)) == 0)
 			r = keeper_connect(&k, owner, err);
+		k.peer.may_end = is_spare;
 		/* One that is just ending may have accepted nobody: its answer proves it. */
 		if (r == 0)
 			r = watch_root(&k, owner, err);
@@ -238,13 +270,11 @@ int keeper_give(struct keeper *k, void (*fn)(void *arg, struct keeper_tag tag, i
 				close(fds[i]);
 		if (!m.more)
 			return 0;
-		r = fd_wait(k->fd, POLLIN, deadline_in_ms(CALL_TIMEOUT_MS));
+		r = peer_wait(&k->peer, k->fd, POLLIN, deadline_in_ms(CALL_TIMEOUT_MS));
 		if (r == 0)
 			r = keeper_receive(k->fd, &m, fds, &n_fds);
-		if (r < 0) {
-			keeper_close(k);
-			brumate_fail(err, -r, "keeper: %m");
-		}
+		if (r < 0)
+			return fail_call(k, r, err);
 	}
 	return r;
 }

@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "client/peer.h"
 #include "process/process.h"
 
 enum { KEEPER_FDS_MAX = 64 };
@@ -71,13 +72,17 @@ int keeper_start_heir(const char *dir, struct brumate_error *err);
 struct keeper {
 	int fd;	   /* -1: not connected */
 	pid_t pid; /* known after keeper_open() */
+	/* may_end: whoever is connected holds all that it holds. It is not so after keeper_connect() or keeper_open(). */
+	struct peer peer;
 };
 #define KEEPER_EMPTY ((struct keeper){ .fd = -1 })
 
 /** Connects to the job's keeper. -ENOENT: there is none. */
 int keeper_connect(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err);
-/** As keeper_connect(), and starts one where there is none, which watches the job's root. */
-int keeper_open(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err);
+/** As keeper_connect(), and starts one where there is none, which watches the job's root. @is_spare: the caller holds all
+ * that it may hold, so that one that stands still is ended; so it is by the calls, where it is said of @ret->peer. */
+int keeper_open(struct keeper *ret, const struct keeper_owner *owner, bool is_spare,
+		struct brumate_error *err);
 /** Accepts the empty value. The keeper goes on: where it cannot tell that the shim lives, it starts the next one. */
 void keeper_close(struct keeper *k);
 /** As keeper_close(), of one that is needed no more. It ends, unless it holds something yet. */

@@ -19,13 +19,14 @@
 enum {
 	OPEN_TIMEOUT_MS = 60000, /* the broker may have to load the driver */
 	SILENCE_TIMEOUT_MS =
-		60000, /* it says something ten times a second, if no driver call hangs */
-	LOOK_MS = 200, /* between questions whether to go on */
+		60000,		/* it says something ten times a second, if no driver call hangs */
+	LOOK_MS = PEER_LOOK_MS, /* between questions whether to go on */
 	CLOSE_TIMEOUT_MS = 2000,
 };
 
 struct transfer_client {
 	int fd;
+	struct peer peer; /* the broker */
 };
 
 /* A request that is under way: what may come as its answer, and what has come. */
@@ -109,11 +110,12 @@ int transfer_client_open(struct transfer_client **ret, struct broker_client *b,
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return brumate_fail(err, errno, "broker: socket: %m");
 	auto_close int mine = pair[0], theirs = pair[1];
-	int r = wire_call(&b->wire, "io.brumate.broker.Transfer", NULL, &theirs, 1, NULL, NULL,
-			  NULL, deadline_in_ms(OPEN_TIMEOUT_MS), err);
+	int r = broker_client_call(b, "io.brumate.broker.Transfer", NULL, theirs, NULL,
+				   deadline_in_ms(OPEN_TIMEOUT_MS), err);
 	if (r < 0)
 		return r;
 	c->fd = take_fd(&mine);
+	c->peer = b->peer;
 	*ret = take_ptr(&c);
 	return 0;
 }
@@ -126,7 +128,8 @@ static void wait_let_go(struct transfer_client *c)
 	int fds[TRANSFER_ITEMS_MAX];
 
 	shutdown(c->fd, SHUT_WR);
-	while (transfer_receive(c->fd, &p, fds, deadline_ns, NULL) == 0)
+	while (peer_wait(&c->peer, c->fd, POLLIN, deadline_ns) == 0 &&
+	       transfer_receive(c->fd, &p, fds, deadline_ns, NULL) == 0)
 		if (transfer_has_fds(p.op))
 			packet_close_fds(fds, p.n);
 }
@@ -140,12 +143,25 @@ void transfer_client_close(struct transfer_client *c)
 	free(c);
 }
 
+static int send_one(struct transfer_client *c, const struct transfer_packet *p, const int *fds,
+		    size_t n)
+{
+	uint64_t deadline_ns = deadline_in_ms(SILENCE_TIMEOUT_MS);
+	int r = peer_wait(&c->peer, c->fd, POLLOUT, deadline_ns);
+
+	return r < 0 ? r : transfer_send(c->fd, p, fds, n, deadline_ns);
+}
+
 static int send_packet(struct transfer_client *c, const struct transfer_packet *p, const int *fds,
 		       size_t n, struct brumate_error *err)
 {
-	int r = n ? transfer_send_all(c->fd, p, fds, n, deadline_in_ms(SILENCE_TIMEOUT_MS))
-		  : transfer_send(c->fd, p, NULL, 0, deadline_in_ms(SILENCE_TIMEOUT_MS));
+	struct transfer_packet part = *p;
+	int r = n ? 0 : send_one(c, p, NULL, 0);
 
+	for (size_t i = 0; i < n && r == 0; i += part.n) {
+		part.n = (uint32_t)(n - i < TRANSFER_ITEMS_MAX ? n - i : TRANSFER_ITEMS_MAX);
+		r = send_one(c, &part, fds + i, part.n);
+	}
 	return r < 0 ? fail_broken(r, err) : 0;
 }
 
@@ -358,6 +374,8 @@ static int wait_packet(struct pending *q, int timeout_ms, uint64_t deadline_ns,
 	int n = poll(&p, 1, timeout_ms);
 	if (n < 0 && errno != EINTR)
 		return brumate_fail(err, errno, "broker: copy: %m");
+	if (n == 0 && timeout_ms && (r = peer_look(&q->client->peer)) < 0)
+		return fail_broken(r, err);
 	if (n <= 0 && deadline_left_ms(deadline_ns) == 0)
 		return brumate_fail(err, ETIMEDOUT, "broker: it said nothing for %d s of a copy",
 				    SILENCE_TIMEOUT_MS / 1000);

@@ -373,6 +373,7 @@ static void empty_keeper(const struct keeper_owner *owner)
 		struct vault nothing = VAULT_EMPTY;
 
 		r = keeper_connect(&nothing.keeper, owner, &err);
+		nothing.keeper.peer.may_end = true; /* with what it holds */
 		if (r == 0)
 			r = take_all_back(&nothing, &err);
 		if (r == 0)
@@ -434,7 +435,7 @@ int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate
 	}
 	/* If the root has ended, nothing that is held is needed. In all other cases nothing may be dropped until the
 	 * keeper's fds are known. */
-	r = keeper_open(&loaded.keeper, owner, err);
+	r = keeper_open(&loaded.keeper, owner, false, err);
 	fault_register_peer("keeper", loaded.keeper.pid);
 	if (r == 0)
 		r = take_all_back(&loaded, err);
@@ -442,6 +443,7 @@ int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate
 		vault_fini(&loaded);
 		return r;
 	}
+	loaded.keeper.peer.may_end = true;
 	check_copy(&loaded);
 	if (loaded.of_running)
 		take_as_baseline(&loaded);
@@ -480,7 +482,7 @@ int vault_guard(struct vault *v, const struct keeper_owner *owner, struct brumat
 	for (int tries = 0; r == -EPIPE && tries < GUARD_TRIES; tries++) {
 		if (vault_is_alone(v))
 			keeper_close(&v->keeper);
-		r = v->keeper.fd < 0 ? keeper_open(&v->keeper, owner, err) : 0;
+		r = v->keeper.fd < 0 ? keeper_open(&v->keeper, owner, true, err) : 0;
 		fault_register_peer("keeper", v->keeper.pid);
 		if (r == 0)
 			r = give_to_keeper(v, err);

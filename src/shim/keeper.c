@@ -200,14 +200,17 @@ static int round_of(struct keep *k, int timeout_ms)
 	return ready;
 }
 
-/* Who looks whether there is a keeper asks for this lock (job/job.h). */
+/* Who looks whether there is a keeper asks for this lock (job/job.h), and reads in it which process it is. */
 static int take_lock(const char *dir)
 {
 	auto_free char *path = dir ? path_format("%s/" JOB_KEEPER_LOCK, dir) : NULL;
 	int fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
+	struct proc_id self;
 
 	if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0)
 		cleanup_close(&fd);
+	if (fd >= 0 && proc_identify(&self, getpid(), NULL) == 0 && ftruncate(fd, 0) == 0)
+		dprintf(fd, "%d %llu\n", self.pid, (unsigned long long)self.start_ticks);
 	return fd;
 }
 

@@ -13,6 +13,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/packet.h"
 
@@ -205,6 +206,23 @@ int wire_send(struct wire *w, json_t *json, const int *fds, size_t n_fds, uint64
 	return r < 0 ? brumate_fail(err, -r, "send: %m") : 0;
 }
 
+/* Waits until there is something to read, looking meanwhile. */
+static int await(const struct wire *w, uint64_t deadline_ns)
+{
+	int r = 0;
+
+	while (w->look && w->fd >= 0 && r == 0) {
+		const uint64_t look_ns = deadline_in_ms((uint64_t)w->look_ms);
+		const bool is_last = look_ns >= deadline_ns;
+
+		r = fd_wait(w->fd, POLLIN, is_last ? deadline_ns : look_ns);
+		if (r != -ETIMEDOUT || is_last)
+			return r;
+		r = w->look(w->look_arg);
+	}
+	return r;
+}
+
 /* Reads what is available. Fds belong to the message that holds the last byte they were read with: the kernel ends a
  * read at the data that carried them, and senders attach them to the first byte of their message. Returns 0 or
  * -errno. */
@@ -255,6 +273,8 @@ static int receive_frame(struct wire *w, size_t *ret_len, uint64_t deadline_ns)
 		w->searched = w->len;
 
 		int r = make_room(w);
+		if (r == 0)
+			r = await(w, deadline_ns);
 		if (r == 0)
 			r = receive_some(w, deadline_ns);
 		if (r < 0)

@@ -54,6 +54,10 @@ struct wire {
 	uint64_t fd_ends
 		[WIRE_FDS_MAX]; /* for each fd, the position in the stream up to which the read that brought it went */
 	size_t n_fds;
+	/* Called, where it is set, every look_ms of a wait: a negative result ends the wait. */
+	int (*look)(void *arg);
+	void *look_arg;
+	int look_ms;
 	bool unheard; /* the peer has gone without reading all that was sent, so it has not begun the last call */
 };
 

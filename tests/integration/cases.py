@@ -462,6 +462,12 @@ class Bed(Instance):
         shims = self.named("brumate-shim")
         return next((pid for pid, command in self.processes() if pid in shims and command.endswith(directory)), None)
 
+    def keeper(self):
+        """The pid of the keeper; None if none lives."""
+        found = [pid for pid, command in self.processes() if command.startswith("brumate-keeper ")]
+        expect(len(found) <= 1, f"keepers {found}")
+        return found[0] if found else None
+
     def broker(self):
         """The pid of the broker; None if none lives."""
         found = self.named("brumate-broker")

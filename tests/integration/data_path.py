@@ -29,10 +29,7 @@ def agent_dir(bed, job):
 
 
 def keeper(bed):
-    """The pid of the keeper; None if none lives."""
-    found = [pid for pid, command in bed.processes() if command.startswith("brumate-keeper ")]
-    expect(len(found) <= 1, f"keepers {found}")
-    return found[0] if found else None
+    return bed.keeper()
 
 
 def copy_held_by(pid):

@@ -134,6 +134,46 @@ def a_member_that_stops_in_the_middle(bed):
     expect("BAD" not in log.text(), f"wrong data: {log.tail()}")
 
 
+def in_time_and_done(bed, limit_s, *args):
+    result = bed.ok(*args, "--timeout", f"{limit_s}s")
+    expect(result.seconds < limit_s, f"{' '.join(map(str, args))} took {result.seconds:.1f} s")
+
+
+@case
+def a_broker_that_was_stopped(bed):
+    """It answers nobody, whatever job they are of: it is ended, and another one does what it was to do."""
+    job, log = bed.counter("train")
+    bed.doctor()  # starts it
+    for verb in ("suspend", "resume", "checkpoint", "restore"):
+        broker = bed.broker()
+        os.kill(broker, signal.SIGSTOP)
+        in_time_and_done(bed, 8, verb, job)
+        expect(process_start(broker) is None and bed.broker() not in (None, broker), f"{verb}: broker {broker} is there")
+    bed.expect_whole(job, log)
+
+
+@case
+def a_keeper_that_was_stopped(bed):
+    """What it holds its shim holds, too: it is ended, and another one holds it. One that may hold what nobody else does is
+    waited for."""
+    job, log = bed.counter("train", mib=32)
+    bed.ok("suspend", job)
+    keeper = bed.keeper()
+    os.kill(keeper, signal.SIGSTOP)
+    in_time_and_done(bed, 8, "resume", job)
+    expect(process_start(keeper) is None, f"keeper {keeper} is there")
+    log.goes_on()
+    bed.ok("suspend", job)
+    keeper = bed.keeper()
+    with stopped(keeper):
+        bed.kill_shim(job)
+        in_time(bed, 1 + SPARE_S, 124, "timed out after 1 s", "resume", "--timeout", "1s", job)
+        expect(process_start(keeper) is not None, "what it held is lost")
+    wait_until(lambda: bed.state(job) in ("suspended", "running"), "the end of what was begun")
+    bed.cli("resume", job)
+    bed.expect_whole(job, log)
+
+
 def freezer(name):
     """A new cgroup whose processes can be frozen, and the file and the words that do so."""
     for root, file, words in (("/sys/fs/cgroup", "cgroup.freeze", ("1", "0")),
