@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 
-enum { TICK_MS = 200, NOTE_BYTES_MAX = 512 };
+enum { LATE_BYTES_MAX = 200, TICK_MS = 200, NOTE_BYTES_MAX = 512 };
 
 void progress_init(struct progress *p, const struct progress_caller *caller, uint32_t timeout_ms)
 {
@@ -37,8 +37,31 @@ void progress_fini(struct progress *p)
 	pthread_cond_destroy(&p->stop);
 }
 
+/* "timed out after 1 s: it waited for the driver" */
+static void format_late(const struct progress *p, char *ret, size_t size)
+{
+	const bool is_short = p->timeout_ms < 1000;
+	const char *waited_for = p->waited_for;
+
+	snprintf(ret, size, "timed out after %g %s%s%s",
+		 is_short ? p->timeout_ms : p->timeout_ms / 1000.0, is_short ? "ms" : "s",
+		 waited_for ? ": it waited for " : "", waited_for ? waited_for : "");
+}
+
+void progress_say_late(const struct progress *p, struct brumate_error *err)
+{
+	char late[LATE_BYTES_MAX];
+
+	if (!err || strstr(err->text, "timed out after"))
+		return;
+	format_late(p, late, sizeof(late));
+	brumate_wrap(err, -err->code, "%s", late);
+}
+
 int progress_check(struct progress *p, struct brumate_error *err)
 {
+	char late[LATE_BYTES_MAX];
+
 	if (p->settled)
 		return 0;
 	if (!p->cancelled && p->caller.is_cancelled && p->caller.is_cancelled(p->caller.arg))
@@ -46,13 +69,8 @@ int progress_check(struct progress *p, struct brumate_error *err)
 	if (p->cancelled)
 		return brumate_fail(err, ECANCELED, "cancelled");
 	if (deadline_left_ms(p->deadline_ns) == 0) {
-		const bool is_short = p->timeout_ms < 1000;
-		const char *waited_for = p->waited_for;
-
-		brumate_fail(err, ETIMEDOUT, "timed out after %g %s%s%s",
-			     is_short ? p->timeout_ms : p->timeout_ms / 1000.0,
-			     is_short ? "ms" : "s", waited_for ? ": it waited for " : "",
-			     waited_for ? waited_for : "");
+		format_late(p, late, sizeof(late));
+		brumate_fail(err, ETIMEDOUT, "%s", late);
 		brumate_hint(err, "a longer --timeout gives it more time");
 		return -ETIMEDOUT;
 	}

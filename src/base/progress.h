@@ -78,6 +78,9 @@ void progress_fini(struct progress *p);
 /** Fails with -ECANCELED or -ETIMEDOUT once the caller hung up or the deadline passed; the latter says what was waited for. */
 int progress_check(struct progress *p, struct brumate_error *err);
 
+/** Puts before @err, of an operation whose time is over, that it is and what was waited for, unless it says so. */
+void progress_say_late(const struct progress *p, struct brumate_error *err);
+
 /** What the operation is for is done, and only its end is left: progress_check() fails no more. */
 void progress_settle(struct progress *p);
 

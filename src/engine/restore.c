@@ -837,6 +837,19 @@ static int remember_checkpoint(struct op *op)
 	return 0;
 }
 
+/* A damaged image is said to be one, however long that took. */
+static void say_if_late(const struct op *op, struct brumate_error *err)
+{
+	const enum exit_code code = brumate_exit_code(err);
+
+	if (progress_left_ms(&op->progress, 1) || (code != EXIT_TIMEOUT && code != EXIT_FAILED))
+		return;
+	progress_say_late(&op->progress, err);
+	brumate_error_exit(err, EXIT_TIMEOUT);
+	brumate_hint(err, "a longer --timeout gives it more time; the job stays %s",
+		     job_state_name(job_state_after_restore(op->job)));
+}
+
 /* The job is what it was before. */
 static void go_back(struct op *op, const struct brumate_error *why)
 {
@@ -864,6 +877,7 @@ int engine_restore(struct op *op, struct brumate_error *err)
 	remote_restore_close(take_ptr(
 		&op->restore.remote)); /* before the record says that nothing is under way */
 	if (r < 0) {
+		say_if_late(op, err);
 		go_back(op, err);
 		if (r != -ESRCH)
 			return r;

@@ -421,6 +421,7 @@ static void say_it_is_as_before(const struct op *op, enum job_state before,
 		const struct brumate_error why = *err;
 		const char *own = strstr(why.hint, "--timeout") ? "" : why.hint;
 
+		progress_say_late(&op->progress, err);
 		brumate_error_exit(err, EXIT_TIMEOUT);
 		brumate_hint(err, "%s%sa longer --timeout gives it more time; the job %s", own,
 			     *own ? "; " : "",

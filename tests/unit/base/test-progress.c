@@ -63,6 +63,12 @@ static void test_stopped(void)
 	progress_wait_for(&p, "another");
 	CHECK(progress_check(&p, &err) == -ETIMEDOUT);
 	CHECK_STR(err.text, "timed out after 1 ms: it waited for another");
+	progress_say_late(&p, &err); /* it says so */
+	CHECK_STR(err.text, "timed out after 1 ms: it waited for another");
+	brumate_fail(&err, EIO, "copy: broken");
+	progress_say_late(&p, &err);
+	CHECK_STR(err.text, "timed out after 1 ms: it waited for another: copy: broken");
+	CHECK(err.code == EIO);
 	progress_fini(&p);
 }
 
