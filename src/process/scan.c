@@ -19,6 +19,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -42,6 +43,7 @@ enum {
 	NAME_BYTES = 108,	   /* of a unix socket */
 	UNINTERRUPTIBLE_MS = 1000, /* what all of a tree get to end such waits */
 	LOOK_AGAIN_MS = 5,
+	THREAD_BYTES_MAX = 4096, /* of what /proc says of one */
 };
 
 void scan_report_fini(struct scan_report *r)
@@ -724,25 +726,8 @@ static void check_namespaces(struct scan *s)
 	}
 }
 
-/* Most such waits are short: of a parent whose child by vfork(2) has yet to exec, of a read of a disk. The kernel
- * tells nobody of their end. */
-static bool waits_on(const struct proc_info *p, uint64_t deadline_ns)
-{
-	const struct timespec pause = { .tv_nsec = LOOK_AGAIN_MS * (long)NS_PER_MS };
-	struct proc_info now = *p;
-
-	while (now.state == 'D' && clock_now_ns() < deadline_ns) {
-		nanosleep(&pause, NULL);
-		if (proc_read(&now, p->id.pid, NULL) == -ESRCH)
-			return false; /* it has ended: who saves the tree sees that */
-	}
-	return now.state == 'D';
-}
-
 static void check_states(struct scan *s)
 {
-	uint64_t deadline_ns = deadline_in_ms(UNINTERRUPTIBLE_MS);
-
 	for (size_t i = 0; i < s->tree->n; i++) {
 		const struct proc_info *p = &s->tree->items[i];
 
@@ -759,14 +744,90 @@ static void check_states(struct scan *s)
 		    scan_uses_gpu(p->id.pid) != 0)
 			add_finding(s, SCAN_REFUSE, SCAN_GPU, p, "stopped", "send it SIGCONT first",
 				    "is stopped, so the driver cannot work in it");
-		if (p->state == 'D' && waits_on(p, deadline_ns))
-			add_finding(s, SCAN_SUSPECT, SCAN_CRIU, p, "uninterruptible",
-				    "wait until its input or output is done",
-				    "is in an uninterruptible wait, and may not stop in time");
 		if (p->tty_nr && !tree_has(s, p->sid))
 			add_finding(s, SCAN_NOTE, SCAN_CRIU, p, "terminal",
 				    "start it with brumate run, which gives it no terminal",
 				    "has a terminal from outside the job");
+	}
+}
+
+/* ---- waits that no signal ends ---- */
+
+/* 'D': it waits so. 0: it has ended. */
+static char thread_state(pid_t pid, const char *tid)
+{
+	auto_free char *text = NULL;
+	char path[64];
+
+	snprintf(path, sizeof(path), "task/%.20s/stat", tid);
+	if (proc_file_read(pid, path, THREAD_BYTES_MAX, &text, NULL) < 0)
+		return 0;
+	const char *end = strrchr(text, ')');
+	return end && end[1] == ' ' ? end[2] : '\0';
+}
+
+/* Most such waits are short: of a thread whose child by vfork(2) has yet to exec, of a read of a disk. The kernel tells
+ * nobody of their end. */
+static bool waits_on(pid_t pid, const char *tid, uint64_t deadline_ns)
+{
+	const struct timespec pause = { .tv_nsec = LOOK_AGAIN_MS * (long)NS_PER_MS };
+	char state = thread_state(pid, tid);
+
+	while (state == 'D' && clock_now_ns() < deadline_ns) {
+		nanosleep(&pause, NULL);
+		state = thread_state(pid, tid);
+	}
+	return state == 'D';
+}
+
+/* Whether it waits in a call that makes a process, which it does for a child that has its memory: posix_spawn(3) and
+ * vfork(2), as long as the child neither runs its program nor ends. */
+static bool waits_for_child(pid_t pid, const char *tid)
+{
+	auto_free char *text = NULL;
+	char path[64];
+	long number;
+
+	snprintf(path, sizeof(path), "task/%.20s/syscall", tid);
+	if (proc_file_read(pid, path, THREAD_BYTES_MAX, &text, NULL) < 0 ||
+	    sscanf(text, "%ld", &number) != 1)
+		return false;
+#ifdef SYS_vfork
+	if (number == SYS_vfork)
+		return true;
+#endif
+	return number == SYS_clone || number == SYS_clone3;
+}
+
+static void add_wait(struct scan *s, const struct proc_info *p, const char *tid)
+{
+	if (waits_for_child(p->id.pid, tid))
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "vfork",
+			    "wait until that child runs its program",
+			    "waits for a child that it made by vfork(2) or posix_spawn(3), and "
+			    "does not stop before that runs a program or ends");
+	else
+		add_finding(s, SCAN_SUSPECT, SCAN_CRIU, p, "uninterruptible",
+			    "wait until its input or output is done",
+			    "is in an uninterruptible wait, and may not stop in time");
+}
+
+/* One thread that does not stop is enough. */
+static void check_waits(struct scan *s)
+{
+	uint64_t deadline_ns = deadline_in_ms(UNINTERRUPTIBLE_MS);
+
+	for (size_t i = 0; i < s->tree->n; i++) {
+		const struct proc_info *p = &s->tree->items[i];
+		auto_closedir DIR *dir = p->state == 'Z' ? NULL : proc_dir_open(p->id.pid, "task");
+		struct dirent *e;
+
+		while (dir && dir_next(dir, &e) > 0) {
+			if (!waits_on(p->id.pid, e->d_name, deadline_ns))
+				continue;
+			add_wait(s, p, e->d_name);
+			break;
+		}
 	}
 }
 
@@ -896,6 +957,7 @@ static const struct {
 } checks[] = {
 	{ "rights", SCAN_GPU | SCAN_CRIU, check_rights },
 	{ "states", SCAN_GPU | SCAN_CRIU, check_states },
+	{ "waits", SCAN_CRIU, check_waits },
 	{ "namespaces", SCAN_CRIU, check_namespaces },
 	{ "mappings", SCAN_CRIU, check_mappings },
 	{ "files", SCAN_GPU | SCAN_CRIU, check_fds },

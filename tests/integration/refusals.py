@@ -9,6 +9,7 @@ import signal
 
 from cases import AS_NOBODY, case, expect, main, process_start, read_text, run, wait_until
 from checkpoints import files_of, flip, image, saved
+from users_jobs import status
 
 
 def damage(bed, checkpoint):
@@ -191,4 +192,38 @@ def release_lets_a_process_run_on(bed):
 
 
 if __name__ == "__main__":
-    main()
+    IN_VFORK = """
+import os, time
+print("ready pid", os.getpid(), flush=True)
+os.posix_spawn("/bin/sleep", ["sleep", "1000"], {}, file_actions=[
+    (os.POSIX_SPAWN_OPEN, 9, "%s", os.O_WRONLY, 0), (os.POSIX_SPAWN_CLOSE, 9)])
+n = 0
+while True:
+    n += 1
+    print("step", n, "OK", flush=True)
+    time.sleep(0.02)
+"""
+
+
+@case
+def a_member_whose_child_has_yet_to_exec(bed):
+    """It does not stop as long as that has its memory; the child here waits for somebody who reads a FIFO."""
+    fifo = os.path.join(bed.dir, "fifo")
+    os.mkfifo(fifo)
+    job, log = bed.python(IN_VFORK % fifo)
+    pid = bed.pid(job)
+    wait_until(lambda: status(pid, "State")[0] == "D", "the member to wait")
+    told = [f for f in bed.doctor("--job", job)["findings"] if f["key"] == "vfork"]
+    expect(told and told[0]["level"] == "fail", f"doctor says {told}")
+    for options in ((), ("--force",)):
+        result = bed.refused(4, rf"process {pid} .*vfork", "checkpoint", job, *options)
+        expect(result.seconds < 10, f"it took {result.seconds:.1f} s")
+    bed.expect_state(job, "running")
+    os.close(os.open(fifo, os.O_RDONLY))
+    log.goes_on()
+    bed.ok("checkpoint", job)
+    bed.ok("restore", job)
+    log.goes_on()
+
+
+main()
