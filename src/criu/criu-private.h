@@ -39,12 +39,12 @@ int criu_fds_add(struct criu_fds *f, int fd, const char *what, struct brumate_er
 
 /**
  * Starts `PROGRAM swrk` in a session of its own. It inherits @fds and its socket (under a higher number),
- * nothing else; the environment holds PATH, our runtime directory and what @plugin says alone. @user: as whom; NULL:
- * as we are.
+ * nothing else; the environment holds PATH, our runtime directory and what @plugin says alone. @o says as whom, and, by
+ * its tick, how long that may take.
  */
 int criu_spawn(struct criu_child *ret, const struct criu_program *program,
-	       const struct criu_fds *fds, const struct criu_plugin_env *plugin, pid_t enter_ns_of,
-	       const struct criu_user *user, struct brumate_error *err);
+	       const struct criu_fds *fds, const struct criu_plugin_env *plugin,
+	       const struct criu_options *o, struct brumate_error *err);
 
 /** Closes the socket and waits for the end of the process, killing it after a while. Returns its
  * wait status, or -errno. -ETIMEDOUT: not even that ends it, and whoever reaps orphans is to reap it. */

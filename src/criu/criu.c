@@ -694,7 +694,7 @@ static int start_session(struct session *s, const struct criu_program *program, 
 	struct criu_plugin_env env = { .libdir = o->libdir, .table_fd = -1 };
 	r = o->plugin ? add_plugin(&env, o->plugin, fds, err) : 0;
 	if (r >= 0)
-		r = criu_spawn(&s->child, program, fds, &env, o->enter_ns_of, o->user, err);
+		r = criu_spawn(&s->child, program, fds, &env, o, err);
 	criu_fds_fini(fds); /* CRIU alone has them now */
 	if (r < 0) {
 		cleanup_close(&s->hold_fd);

@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -34,7 +35,7 @@
 #include "criu-plugin/hidden.h"
 #include "process/reap.h"
 
-enum { EXIT_TIMEOUT_MS = 10000 };
+enum { EXIT_TIMEOUT_MS = 10000, START_TIMEOUT_MS = 30000, LOOK_MS = 200 };
 
 void criu_fds_fini(struct criu_fds *f)
 {
@@ -73,7 +74,8 @@ struct spawning {
 	int back_fd;   /* the child's end of the way back to us */
 	int null_fd;
 	int ns_fd; /* pidfd of a process in the namespaces to enter; -1: stay in ours */
-	const struct criu_user *user; /* whose rights it gets; NULL: ours */
+	const struct criu_user *user;	    /* whose rights it gets; NULL: ours */
+	const struct criu_options *options; /* whose tick says whether to wait on */
 };
 
 /* One of these comes back: what failed, or nothing wrong and CRIU's socket with it. */
@@ -162,6 +164,7 @@ static _Noreturn void child_exec(const struct spawning *p)
 {
 	int pair[2];
 
+	fault_point("criu.child");
 	child_reset_signals();
 	setsid();
 	for (int fd = 0; fd < 3; fd++)
@@ -199,16 +202,41 @@ static _Noreturn void child_enter_ns(const struct spawning *p)
 	_exit(0);
 }
 
+/* A child that was stopped says nothing. */
+static int await_report(const struct spawning *p, int fd, struct brumate_error *err)
+{
+	const struct criu_options *o = p->options;
+	uint64_t deadline_ns = deadline_in_ms(START_TIMEOUT_MS);
+	int r;
+
+	while ((r = fd_wait(fd, POLLIN, deadline_in_ms(LOOK_MS))) == -ETIMEDOUT) {
+		if (o->on_tick && (r = o->on_tick(o->arg, err)) < 0)
+			return r;
+		if (deadline_left_ms(deadline_ns) == 0)
+			return brumate_fail(err, ETIMEDOUT, "CRIU: it does not start: %m");
+	}
+	return r < 0 ? brumate_fail(err, -r, "CRIU: cannot start it: %m") : 0;
+}
+
 /* Returns 1; 0 where the child ended without a word; -errno. */
-static int receive_report(int fd, struct report *report, int *ret_socket)
+static int receive_report(const struct spawning *p, int fd, struct report *report, int *ret_socket,
+			  struct brumate_error *err)
 {
 	struct packet_fds fds = { ret_socket, 1 };
-	int r = fault_point("criu.report");
+	int r = await_report(p, fd, err);
+
+	if (r < 0)
+		return r;
+	r = fault_point("criu.report");
 	ssize_t n = r < 0 ? r : packet_receive(fd, report, sizeof(*report), &fds, DEADLINE_NEVER);
 
+	if (n == -EPIPE)
+		return 0;
 	if (n < 0)
-		return n == -EPIPE ? 0 : (int)n;
-	return n == (ssize_t)sizeof(*report) ? 1 : -EBADMSG;
+		return brumate_fail(err, (int)-n, "CRIU: cannot start it: %m");
+	return n == (ssize_t)sizeof(*report)
+		       ? 1
+		       : brumate_fail(err, EBADMSG, "CRIU: cannot start it: %m");
 }
 
 static int fail_spawn(const struct spawning *p, const struct report *report,
@@ -250,15 +278,24 @@ static int fork_child(const struct spawning *p, int way_back_fd, pid_t *ret_firs
 	*ret_first = first;
 	close(p->back_fd);
 
-	int r = receive_report(way_back_fd, &report, &child->socket_fd);
+	int r = receive_report(p, way_back_fd, &report, &child->socket_fd, err);
 	if (r < 0)
-		return brumate_fail(err, -r, "CRIU: cannot start it: %m");
+		return r;
 	if (child->socket_fd < 0)
 		return fail_spawn(p, &report, err);
 	r = identify_child(child, err);
 	if (r >= 0 && child->id.pid != first)
 		reap_protect(child->id.pid);
 	return r;
+}
+
+/* One that was stopped does not end by itself. None of them has been reaped, so the numbers are theirs. */
+static void end_stopped(pid_t first, const struct criu_child *child)
+{
+	if (child->id.pid)
+		kill(child->id.pid, SIGKILL);
+	if (first)
+		kill(first, SIGKILL);
 }
 
 static int start_child(struct criu_child *ret, struct spawning *p, struct brumate_error *err)
@@ -280,12 +317,13 @@ static int start_child(struct criu_child *ret, struct spawning *p, struct brumat
 		close(p->back_fd);
 
 	/* End of file is the success of execve: the way back closes itself. */
-	if (r >= 0 && receive_report(way_back_fd, &report, &none) > 0)
+	if (r >= 0 && (r = receive_report(p, way_back_fd, &report, &none, err)) > 0)
 		r = fail_spawn(p, &report, err);
 	if (r <
 	    0) { /* one that runs ends by it, or by the way back, on which its socket may be yet */
 		cleanup_close(&child.socket_fd);
 		cleanup_close(&way_back_fd);
+		end_stopped(first, &child);
 	}
 	if (first && (p->ns_fd >= 0 || r < 0))
 		reap_wait(first, &status);
@@ -314,9 +352,11 @@ char *criu_plugin_dir(void)
 }
 
 int criu_spawn(struct criu_child *ret, const struct criu_program *program,
-	       const struct criu_fds *fds, const struct criu_plugin_env *plugin, pid_t enter_ns_of,
-	       const struct criu_user *user, struct brumate_error *err)
+	       const struct criu_fds *fds, const struct criu_plugin_env *plugin,
+	       const struct criu_options *o, struct brumate_error *err)
 {
+	const pid_t enter_ns_of = o->enter_ns_of;
+	const struct criu_user *user = o->user;
 	char number[16], plugins[4096], table[64], devices[1024], runtime[4096];
 	char *argv[] = { (char[]){ "criu" }, (char[]){ "swrk" }, number,
 			 (char[]){ CRIU_WITHOUT_CONFIG }, NULL };
@@ -359,6 +399,7 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 		.null_fd = null_fd,
 		.ns_fd = ns_fd,
 		.user = user,
+		.options = o,
 	};
 	int r = start_child(ret, &spawning, err);
 	if (r >= 0)

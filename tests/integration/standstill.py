@@ -174,6 +174,27 @@ def a_keeper_that_was_stopped(bed):
     bed.expect_whole(job, log)
 
 
+@case
+def a_criu_that_was_stopped_before_it_ran(bed):
+    """Nobody has its number yet but who forked it, who waits for its first word."""
+    job, log = bed.counter("train")
+    for verb in ("checkpoint", "restore"):
+        bed.fault("criu.child", "stop")
+        start = time.monotonic()
+        result = bed.cli(verb, job, "--timeout", "2s", timeout=60)
+        seconds = time.monotonic() - start
+        expect(bed.has_fired() and result.code == 124 and seconds < 2 + SPARE_S, f"{seconds:.1f} s: {result.why()}")
+        expect("timed out after 2 s" in result.err, result.why())
+        pid = int(read_text(bed.fault_file + ".stopped"))
+        wait_until(lambda: process_start(pid) is None, "its end")  # pylint: disable=W0640
+        os.unlink(bed.fault_file + ".stopped")
+        if verb == "checkpoint":
+            bed.expect_whole(job, log)
+            bed.ok("checkpoint", job)
+    bed.ok("restore", job)
+    log.goes_on()
+
+
 def freezer(name):
     """A new cgroup whose processes can be frozen, and the file and the words that do so."""
     for root, file, words in (("/sys/fs/cgroup", "cgroup.freeze", ("1", "0")),
