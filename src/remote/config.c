@@ -15,7 +15,7 @@
 
 enum { FILE_BYTES_MAX = 4 << 20 };
 
-/* Returns its value; NULL where it is empty, too. */
+/* Returns the variable's value; NULL if it is unset or empty. */
 static const char *variable(const char *name)
 {
 	const char *value = getenv(name);
@@ -25,9 +25,9 @@ static const char *variable(const char *name)
 
 /* ---- the metadata service ---- */
 
-/* Credentials of the container or the machine this runs on come from the service beside it that knows: that of a
- * container (AWS_CONTAINER_CREDENTIALS_...), else that of an EC2 machine (IMDSv2). It is never asked through a
- * proxy, and never for long. */
+/* Credentials of the container or the machine that this runs on, from the metadata service of the container
+ * (AWS_CONTAINER_CREDENTIALS_...), else from that of an EC2 machine (IMDSv2). It is never reached through a proxy,
+ * and has a short timeout. */
 
 enum { WAIT_MS = 1000, ANSWER_BYTES_MAX = 64 << 10 };
 
@@ -96,7 +96,7 @@ int metadata_parse(struct remote_config *c, const char *text)
 	return r;
 }
 
-/* "authorization: TOKEN" for the container's service; NULL: it wants none. Owned. */
+/* "authorization: TOKEN" for the container's service; NULL: not needed. Owned. */
 static char *container_header(void)
 {
 	const char *token = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN");
@@ -142,7 +142,7 @@ static int ask_machine(struct page *page)
 	return role ? ask_metadata(page, "GET", role, header) : -ENOENT;
 }
 
-/* Fills key, secret and token of @c. -ENOENT without touching @err: there is no such service. */
+/* Fills in key, secret and token of @c. -ENOENT without setting @err: there is no such service. */
 static int metadata_credentials(struct remote_config *c, struct brumate_error *err)
 {
 	const char *relative = variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI");
@@ -175,11 +175,11 @@ static void wipe(char *text)
 	free(text);
 }
 
-/* Where settings come from. Owns its strings. */
+/* The sources of settings. Owns its strings. */
 struct sources {
 	const char *profile;
 	char *credentials_path, *config_path;
-	char *credentials, *config; /* texts; NULL: no such file */
+	char *credentials, *config; /* their text; NULL: no such file */
 	char *credentials_section, *config_section;
 };
 
@@ -205,7 +205,7 @@ void remote_config_fini(struct remote_config *c)
 	*c = REMOTE_CONFIG_DEFAULT;
 }
 
-/* The line without white space around it, in a copy that is changed. */
+/* Strips white space from both ends of the line, in place. */
 static char *trim(char *line)
 {
 	static const char space[] = " \t\r";
@@ -227,7 +227,7 @@ static bool is_section(char *line, const char *section)
 	return !strcmp(trim(line + 1), section);
 }
 
-/* Lines that are no assignments are passed over, as AWS's tools do. */
+/* Lines that are not assignments are skipped, as AWS's tools do. */
 char *config_find(const char *text, const char *section, const char *key)
 {
 	auto_free char *copy = strdup(text);
@@ -245,7 +245,7 @@ char *config_find(const char *text, const char *section, const char *key)
 		if (strcmp(trim(line), key))
 			continue;
 		char *value = trim(equals + 1);
-		if (!*value) /* "s3 =" opens a group, whose members follow as lines of their own */
+		if (!*value) /* "s3 =" starts a group, whose members are on the following lines */
 			continue;
 		wipe(found);
 		found = strdup(value);
@@ -273,7 +273,7 @@ static int read_source(char **ret_path, char **ret_text, const char *name, const
 	if (!path)
 		return brumate_fail(err, ENOMEM, "%m");
 	int r = file_read(AT_FDCWD, path, FILE_BYTES_MAX, ret_text, NULL);
-	/* A file that we may not read counts as missing, unless the user named it. */
+	/* An unreadable file counts as missing, unless the user named it. */
 	if (r == -ENOENT || r == -ENOTDIR || (r == -EACCES && !given))
 		return 0;
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
@@ -308,7 +308,7 @@ static char *from_config(const struct sources *s, const char *key)
 	return s->config ? config_find(s->config, s->config_section, key) : NULL;
 }
 
-/* The first variable that is set, else what the configuration says. */
+/* The value of the first variable that is set, else of the configuration. */
 static char *setting(const struct sources *s, const char *first, const char *second,
 		     const char *key)
 {
@@ -356,7 +356,7 @@ static int fail_no_credentials(const struct sources *s, const char *bucket,
 static int load_credentials(struct remote_config *c, const struct sources *s, const char *bucket,
 			    struct brumate_error *err)
 {
-	/* Keys in the environment win over a profile, even over one that was named, as with AWS's tools. */
+	/* Keys in the environment take precedence over a profile, even one named explicitly, as with AWS's tools. */
 	if (take_pair(c, copy_of("AWS_ACCESS_KEY_ID"), copy_of("AWS_SECRET_ACCESS_KEY"),
 		      copy_of("AWS_SESSION_TOKEN")) ||
 	    take_pair(c, from_credentials(s, "aws_access_key_id"),
@@ -404,7 +404,7 @@ static int load_endpoint(struct remote_config *c, const struct sources *s, const
 	if (len && c->endpoint[len - 1] == '/')
 		c->endpoint[len - 1] = '\0';
 
-	/* The bucket becomes a part of the host's name only where the result is a valid name. */
+	/* The bucket becomes a part of the host name only if the result is a valid name. */
 	c->path_style = own || strpbrk(bucket, "._ABCDEFGHIJKLMNOPQRSTUVWXYZ");
 	if (style && !strcmp(style, "path"))
 		c->path_style = true;
@@ -481,7 +481,7 @@ static bool in_range(int64_t value, int64_t min, int64_t max)
 	return value >= min && value <= max;
 }
 
-/* Whether @text can stand in a header without ending it. */
+/* Whether @text can be in a header without ending it. */
 static bool is_plain(const char *text)
 {
 	for (; text && *text; text++)

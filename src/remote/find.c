@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The checkpoints of a place: found, listed and removed. See object.h. What the server names is checked like any foreign word. */
+/* Finds, lists and removes the checkpoints of a place. See object.h. Names from the server are untrusted and checked. */
 #include "remote/object.h"
 
 #include <errno.h>
@@ -47,7 +47,7 @@ static int add_id(struct found_list *l, const char *id)
 	return l->items[l->n++].id ? 0 : -ENOMEM;
 }
 
-/* Keeps a name that is an id and a slash. */
+/* Keeps a name that is an id followed by a slash. */
 static int take_name(void *arg, const char *name, uint64_t len_bytes)
 {
 	char id[MANIFEST_ID_BYTES];
@@ -62,7 +62,7 @@ static int take_name(void *arg, const char *name, uint64_t len_bytes)
 	return add_id(arg, id);
 }
 
-/* Reads the manifest of @f->id. Its absence or damage is noted in @f; <0: it cannot be told. */
+/* Reads the manifest of @f->id. Its absence or damage is noted in @f; <0: unknown. */
 static int read_found(struct http_connection *s, struct found *f, struct brumate_error *err)
 {
 	auto_free char *below = path_format("%s/" STORE_MANIFEST_NAME, f->id);
@@ -118,7 +118,7 @@ static int by_id(const void *a, const void *b)
 	return strcmp(((const struct found *)a)->id, ((const struct found *)b)->id);
 }
 
-/* Finds every checkpoint of the client's place, with its manifest or why it has none. */
+/* Finds every checkpoint of the client's place, with its manifest or the reason why it has none. */
 static int find_all(struct http_client *c, struct found_list *ret, const struct http_watch *watch,
 		    struct brumate_error *err)
 {
@@ -151,7 +151,7 @@ static int fail_unknown(const struct http_client *c, const char *word, struct br
 	return -ENOENT;
 }
 
-/* The latest of a job, else the only one whose id starts so. */
+/* Chooses the latest of a job, else the only one whose id starts with @word. */
 static int choose(struct found **ret, struct found_list *l, const char *word,
 		  struct brumate_error *err)
 {
@@ -245,7 +245,7 @@ int remote_list(const struct remote_config *config, const struct remote_place *p
 }
 
 struct key_names {
-	char **names; /* what follows the prefix; owned */
+	char **names; /* relative to the prefix; owned */
 	size_t n;
 };
 
@@ -259,7 +259,7 @@ static void names_clear(struct key_names *l)
 
 struct removal {
 	struct http_client client;
-	char *prefix; /* of what is listed; owned */
+	char *prefix; /* prefix of the names; owned */
 	struct key_names names;
 };
 
@@ -297,7 +297,7 @@ static int delete_name(void *arg, struct http_connection *s, size_t i, struct br
 	auto_free char *key = path_format("%s%s", m->prefix, m->names.names[i]);
 	int r = key ? object_delete(s, key, err) : brumate_fail(err, ENOMEM, "%m");
 
-	return r == -ENOENT ? 0 : r; /* somebody else has removed it */
+	return r == -ENOENT ? 0 : r; /* already removed by another client */
 }
 
 /* Lists everything below the prefix @below of the place into m->names. */
@@ -312,7 +312,7 @@ static int list_below(struct removal *m, const char *below, const struct http_wa
 	return http_client_run(&m->client, 1, list_keys, m, watch, err);
 }
 
-/* The manifest goes first: half of a checkpoint is never seen. */
+/* The manifest is removed first, so that an incomplete checkpoint is never visible as one. */
 static int remove_files(struct removal *m, const char *id, const struct http_watch *watch,
 			struct brumate_error *err)
 {
@@ -345,7 +345,7 @@ static bool uses(const struct manifest *m, const char *pack)
 	return false;
 }
 
-/* Takes the packs that some checkpoint uses off the list of those that go. */
+/* Removes the packs that some checkpoint uses from the list of packs to be removed. */
 static void keep_used(struct removal *m, const struct found_list *all)
 {
 	for (size_t k = 0; k < m->names.n;) {
@@ -362,7 +362,7 @@ static void keep_used(struct removal *m, const struct found_list *all)
 	}
 }
 
-/* Packs are listed before the manifests: one that is put in between is not on the list. */
+/* Packs are listed before the manifests, so a pack uploaded in between is not on the list. */
 static int remove_packs(struct removal *m, const struct http_watch *watch,
 			struct brumate_error *err)
 {
@@ -376,7 +376,7 @@ static int remove_packs(struct removal *m, const struct http_watch *watch,
 		return r;
 	for (size_t i = 0; i < all.n; i++)
 		if (!all.items[i].text)
-			return 0; /* which packs it needs cannot be told */
+			return 0; /* it is unknown which packs that one needs */
 	keep_used(m, &all);
 	return http_client_run(&m->client, m->names.n, delete_name, m, watch, err);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Requests through libcurl; see http.h. One attempt at a request is an address, a signature, and bodies out and
- * in; around it is what is tried again, and the words for what an object store refused.
+ * Requests through libcurl; see http.h. One attempt at a request consists of an address, a signature, and the bodies
+ * in both directions; the rest are retries, and messages for the errors of an object store.
  */
 #include "remote/http.h"
 
@@ -33,7 +33,7 @@ enum { PAUSE_MIN_MS = 100, PAUSE_MAX_MS = 20000 };
 enum { CONNECT_MS = 10000, BODY_STEP_BYTES = 64 << 10 };
 enum { SKEW_WORTH_S = 300 };
 
-/* Names the host as libcurl would, without the port where that is the usual one. Owned. */
+/* The host name as libcurl sends it, without the port if that is the default. Owned. */
 static char *host_of(const struct remote_config *config, const struct remote_place *place)
 {
 	const char *host = strstr(config->endpoint, "://") + 3;
@@ -78,7 +78,7 @@ void http_client_stop(struct http_client *c)
 	eventfd_write(c->stop_fd, 1);
 }
 
-/* Lets its connections work again. */
+/* Allows its connections to work again. */
 static void client_go_on(struct http_client *c)
 {
 	eventfd_t value;
@@ -109,11 +109,11 @@ void http_answer_fini(struct http_answer *a)
 
 /* ---- one attempt ---- */
 
-/* What is to be known of an attempt beside the server's answer. */
+/* The outcome of an attempt, in addition to the server's answer. */
 struct attempt {
-	int failure;   /* of the network or of the answer's form: -errno; 0: there is an answer */
+	int failure;   /* -errno of the network, or for a malformed answer; 0: there is an answer */
 	bool final;    /* trying again cannot help */
-	char why[256]; /* in words */
+	char why[256]; /* message */
 };
 
 struct exchange {
@@ -123,7 +123,7 @@ struct exchange {
 	struct attempt *t;
 	uint64_t sent, received;
 	size_t body_room;
-	int local;    /* -errno of our files or memory */
+	int local;    /* -errno of our own files or memory */
 	uint64_t now; /* bytes moved in this attempt */
 };
 
@@ -141,7 +141,7 @@ static size_t send_some(char *out, size_t size, size_t n, void *arg)
 		return room;
 	}
 	ssize_t got = pread(x->q->fd, out, room, (off_t)(x->q->offset + x->sent));
-	if (got <= 0) { /* the file was cut short under us */
+	if (got <= 0) { /* the file was truncated during the transfer */
 		x->local = got < 0 ? -errno : -EBUSY;
 		return CURL_READFUNC_ABORT;
 	}
@@ -149,7 +149,7 @@ static size_t send_some(char *out, size_t size, size_t n, void *arg)
 	return (size_t)got;
 }
 
-/* A connection that the server had closed is replaced, and the body starts anew. */
+/* A connection that the server had closed is replaced, and the body is sent again from its start. */
 static int rewind_body(void *arg, curl_off_t offset, int origin)
 {
 	struct exchange *x = arg;
@@ -212,10 +212,10 @@ static size_t receive_some(char *data, size_t size, size_t n, void *arg)
 	size_t len = size * n;
 	int r = to_sink(x) ? sink_some(x, data, len) : keep_some(x, data, len);
 
-	return r < 0 ? 0 : len; /* another number than @len ends the transfer */
+	return r < 0 ? 0 : len; /* any number other than @len ends the transfer */
 }
 
-/* The value of the header @name in "@name: value\r\n"; cut to fit, "" if it is another. */
+/* The value of the header @name in "@name: value\r\n"; cut to fit, "" if the line is another header. */
 static bool take_header(char *ret, size_t room, const char *name, const char *line, size_t len)
 {
 	size_t name_len = strlen(name);
@@ -255,7 +255,7 @@ static size_t take_line(char *line, size_t size, size_t n, void *arg)
 	return len;
 }
 
-/* Counts what moved, and ends the transfer once the client is stopped. */
+/* Counts transferred bytes, and ends the transfer once the client is stopped. */
 static int count_some(void *arg, curl_off_t down_total, curl_off_t down, curl_off_t up_total,
 		      curl_off_t up)
 {
@@ -340,7 +340,7 @@ static int make_lines(struct curl_slist **lines, const struct http_client *c,
 	char range[64];
 	int r = add_signature(lines, c, q, path);
 
-	/* Nothing is asked before a body is sent, and no type is invented for it. */
+	/* Send the body without asking first ("Expect"), and without a content type. */
 	if (r == 0)
 		r = add_line(lines, "Expect", "");
 	if (r == 0)
@@ -385,7 +385,7 @@ static void set_connection(CURL *curl, const struct remote_config *config)
 	libcurl.easy_setopt(curl, CURLOPT_USERAGENT, "brumate/" BRUMATE_VERSION);
 	if (config->ca) {
 		ca.len = strlen(config->ca);
-		/* In the place of the system's authorities: of its directory, too, which libcurl adds. */
+		/* Replaces all authorities of the system, including the directory that libcurl adds. */
 		libcurl.easy_setopt(curl, CURLOPT_CAPATH, NULL);
 		libcurl.easy_setopt(curl, CURLOPT_CAINFO_BLOB, &ca);
 	}
@@ -434,7 +434,7 @@ static int take_error(void *arg, const char *path, const char *text)
 	return 0;
 }
 
-/* Finds errors in the answer, and a range that is not the one asked for, of which libcurl knows nothing. */
+/* Finds errors in the answer, and a wrong range, which libcurl does not check. */
 static void check_answer(struct exchange *x)
 {
 	const struct http_request *q = x->q;
@@ -442,8 +442,8 @@ static void check_answer(struct exchange *x)
 	struct attempt *t = x->t;
 
 	if (a->status >= 300 || !q->range) {
-		/* Most errors are XML; of the others only the status is known. The completion of an upload
-		 * may fail with status 200. */
+		/* Most errors are XML; for others only the status is known. The completion of an upload may fail with
+		 * status 200. */
 		if (a->body && strstr(a->body, "<Error>"))
 			xml_read(a->body, a->body_len, take_error, a);
 		return;
@@ -490,8 +490,8 @@ static int perform(struct exchange *x, const char *url, struct curl_slist *lines
 	return 0;
 }
 
-/* Sends @q once. 0: @a or @t->failure says how it went; <0: what is wrong on this side. Bytes that went over are
- * counted in the client and in @s->counted. */
+/* Sends @q once. 0: the result is in @a or @t->failure; <0: a failure on this side. Transferred bytes are counted in
+ * the client and in @s->counted. */
 static int send_once(struct http_connection *s, const struct http_request *q, struct http_answer *a,
 		     struct attempt *t, struct brumate_error *err)
 {
@@ -568,7 +568,7 @@ static int fail_region(const struct http_client *c, const char *where, const str
 	return -EINVAL;
 }
 
-/* Starts @err for an answer that is final. Returns -errno. */
+/* Starts @err for a final answer. Returns -errno. */
 static int fail_refused(const struct http_client *c, const struct http_request *q,
 			const struct http_answer *a, struct brumate_error *err)
 {
@@ -599,7 +599,7 @@ static int fail_refused(const struct http_client *c, const struct http_request *
 
 enum http_verdict http_judge(long status, const char *code)
 {
-	/* Among them: bytes that changed on their way, and a server that waited no longer for them. */
+	/* These include bytes that were damaged in transit, and a server that timed out waiting for them. */
 	static const char *const again[] = { "RequestTimeout",
 					     "BadDigest",
 					     "SlowDown",
@@ -614,12 +614,12 @@ enum http_verdict http_judge(long status, const char *code)
 		if (!strcmp(code, again[i]))
 			return HTTP_AGAIN;
 	if (status >= 200 && status < 300)
-		return *code ? HTTP_REFUSED : HTTP_DONE; /* an error may come with 200 */
+		return *code ? HTTP_REFUSED : HTTP_DONE; /* an error may have status 200 */
 	return status >= 500 || status == 429 || status == 408 ? HTTP_AGAIN : HTTP_REFUSED;
 }
 
-/* Waits before attempt @n + 1, somewhere in a span that doubles each time, so that many clients which
- * failed together do not come back together. -ECANCELED once the client is stopped. */
+/* Waits before attempt @n + 1, for a random time in a span that doubles each time, so that many clients that failed
+ * together do not retry together. -ECANCELED once the client is stopped. */
 static int pause_after(struct http_client *c, int64_t n)
 {
 	struct pollfd fd = { .fd = c->stop_fd, .events = POLLIN };
@@ -671,7 +671,7 @@ int http_send(struct http_connection *s, const struct http_request *q, struct ht
 
 		if (atomic_load(&c->stop))
 			return brumate_fail(err, ECANCELED, "stopped: %m");
-		if (r < 0) /* ours: memory, a file */
+		if (r < 0) /* on this side: memory, a file */
 			return r;
 		enum http_verdict verdict = t.failure ? HTTP_AGAIN : http_judge(a.status, a.code);
 		if (verdict == HTTP_REFUSED)
@@ -723,7 +723,7 @@ static int do_units(struct units *u, struct http_connection *s, struct brumate_e
 	return r;
 }
 
-/* The first failure is told; the others only follow from it. */
+/* Reports the first failure; the others only follow from it. */
 static int serve_units(void *arg, const struct worker *me, struct brumate_error *err)
 {
 	struct units *u = arg;
@@ -777,7 +777,7 @@ static int by_name(const void *a, const void *b)
 	return strcmp(((const struct sign_header *)a)->name, ((const struct sign_header *)b)->name);
 }
 
-/* The names, with ';' between them. */
+/* The names, separated by ';'. */
 static int join_names(char *ret, size_t room, const struct sign_header *headers, size_t n)
 {
 	size_t len = 0;
@@ -824,7 +824,7 @@ static int hmac(struct digest *ret, const void *key, size_t key_len, const char 
 	return 0;
 }
 
-/* The key of one day, region and service. */
+/* Derives the key for one day, region and service. */
 static int derive_key(struct digest *ret, const struct sign_request *q)
 {
 	char seed[256], day[DAY_LEN + 1];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What can be done with an object, in one request or in parts; see object.h. */
+/* Operations on an object, in one request or in parts; see object.h. */
 #include "remote/object.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@ enum { PAGES_MAX = 10000, HASH_BYTES = 1 << 20 };
 
 #define CHECKSUM_HEADER "x-amz-checksum-sha256"
 
-/* The digest as base64, as checksum headers have it. */
+/* The digest as base64, the format of checksum headers. */
 static void object_checksum(char ret[static OBJECT_CHECKSUM_BYTES], const struct digest *d)
 {
 	EVP_EncodeBlock((unsigned char *)ret, d->bytes, sizeof(d->bytes));
@@ -75,7 +75,7 @@ int object_get_text(struct http_connection *s, const char *key, char **ret, size
 
 	if (r < 0)
 		return r;
-	if (!a.body) /* of no bytes */
+	if (!a.body) /* of an empty object */
 		a.body = strdup("");
 	if (!a.body)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -110,13 +110,13 @@ int object_delete(struct http_connection *s, const char *key, struct brumate_err
 	return http_send(s, &HTTP_REQUEST(.method = "DELETE", .key = key), NULL, err);
 }
 
-/* An answer without a body is an empty document, which is none. */
+/* An answer without a body is an invalid document. */
 static int read_answer(const struct http_answer *a, xml_fn fn, void *arg)
 {
 	return xml_read(a->body ? a->body : "", a->body_len, fn, arg);
 }
 
-/* One page of a listing while it is read. */
+/* One page of a listing that is being read. */
 struct page {
 	const char *prefix;
 	object_fn fn;
@@ -129,7 +129,7 @@ struct page {
 	bool is_listing;
 };
 
-/* Names from the server are untrusted: one outside of what was asked for is passed over. */
+/* Names from the server are untrusted: one outside of the requested prefix is skipped. */
 static int tell_key(struct page *p, const char *key, uint64_t size)
 {
 	size_t len = strlen(p->prefix);
@@ -170,7 +170,7 @@ static int pass_over(void *arg, const char *path, const char *text)
 	return 0;
 }
 
-/* Parameters in the order of their names, as the signature wants them. */
+/* The parameters, sorted by name, as the signature requires. */
 static char *list_query(const char *prefix, bool folders, const char *token)
 {
 	auto_free char *encoded = place_encode(prefix, false);
@@ -183,7 +183,7 @@ static char *list_query(const char *prefix, bool folders, const char *token)
 			   encoded);
 }
 
-/* Gets a page. A listing that is cut off is asked for again: nothing of it has been told yet. */
+/* Gets a page. A truncated page is requested again, as none of its entries has been passed on yet. */
 static int fetch_page(struct http_connection *s, const char *query, struct http_answer *ret,
 		      struct brumate_error *err)
 {
@@ -269,7 +269,7 @@ static uint64_t part_len(const struct upload *u, size_t i)
 	return u->len_bytes - offset < u->part_bytes ? u->len_bytes - offset : u->part_bytes;
 }
 
-/* Unfinished uploads whose key starts with ours: the last one of exactly our key. */
+/* Searches unfinished uploads whose key starts with ours for the last one of exactly our key. */
 struct find {
 	const char *key;
 	char found_key[1025], found_id[XML_TEXT_BYTES_MAX + 1];
@@ -295,7 +295,7 @@ static int take_upload(void *arg, const char *path, const char *text)
 	return 0;
 }
 
-/* 0 and u->id, or -ENOENT. What cannot be listed is not resumed. */
+/* Returns 0 and u->id, or -ENOENT. If uploads cannot be listed, none is resumed. */
 static int find_upload(struct upload *u, struct http_connection *s, const char *key,
 		       struct brumate_error *err)
 {
@@ -360,7 +360,7 @@ static char *upload_query(const char *what, const struct upload *u)
 	return id ? path_format("%suploadId=%s", what, id) : NULL;
 }
 
-/* What is there of the upload. Parts that the server tells no checksum of are put again. */
+/* Lists the parts that the upload has. Parts for which the server reports no checksum are uploaded again. */
 static int list_parts(struct upload *u, struct http_connection *s, const char *key,
 		      struct brumate_error *err)
 {
@@ -500,7 +500,7 @@ int upload_put(struct upload *u, struct http_connection *s, const char *key, siz
 	return 0;
 }
 
-/* Whether an ETag, which the server chose, can stand in an element of XML without ending it. */
+/* Whether an ETag, which the server chose, can be in an element of XML without ending it. */
 static bool is_quotable(const char *text)
 {
 	for (; *text; text++)

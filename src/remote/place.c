@@ -118,7 +118,7 @@ struct place_file place_file(const struct manifest *m, size_t i)
 
 const char *place_pack_name(const struct place_file *f)
 {
-	return f->path + strlen(pack_dir); /* the manifest's rules put it there */
+	return f->path + strlen(pack_dir); /* the manifest's rules guarantee that prefix */
 }
 
 char *place_file_key(const struct remote_place *p, const char *id, const struct place_file *f)

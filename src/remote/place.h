@@ -27,39 +27,38 @@ struct remote_place {
 void remote_place_fini(struct remote_place *p);
 DEFINE_AUTO_FINI(struct remote_place, remote_place_fini)
 
-/** Whether @word names a place in an object store rather than a file or an id. */
+/** Whether @word is a place in an object store rather than a file or an id. */
 bool remote_is_url(const char *word);
 
-/** Reads "s3://bucket[/prefix]". -EINVAL says what is wrong. */
+/** Parses "s3://bucket[/prefix]". -EINVAL, with the reason. */
 int remote_place_parse(struct remote_place *ret, const char *url, struct brumate_error *err);
 
 /**
- * Splits the last part of the prefix off: @ret_word (owned) is the checkpoint that is meant. -EINVAL
- * if @p has no prefix.
+ * Splits off the last part of the prefix: @ret_word (owned) names the checkpoint. -EINVAL if @p has no prefix.
  */
 int remote_place_split(struct remote_place *p, char **ret_word, struct brumate_error *err);
 
-/** Returns the key of something below the prefix. Owned; NULL without memory. */
+/** The key of something below the prefix. Owned; NULL if out of memory. */
 char *place_key(const struct remote_place *p, const char *below);
 
-/** A file or a pack of a manifest, which it is borrowed from. */
+/** A file or a pack of a manifest. Borrows from it. */
 struct place_file {
 	const char *path;
 	uint64_t len_bytes;
-	const struct digest *digest; /* NULL: a pack, whose chunks have theirs */
+	const struct digest *digest; /* NULL: a pack, whose chunks have digests */
 };
 
-/** Tells how many files and packs @m has, and which is number @i of them. Files come first. */
+/** The number of files and packs of @m, and number @i of them. Files come first. */
 size_t place_n_files(const struct manifest *m);
 struct place_file place_file(const struct manifest *m, size_t i);
 
-/** Returns the key of @f of the checkpoint @id. Owned; NULL without memory. */
+/** The key of @f of the checkpoint @id. Owned; NULL if out of memory. */
 char *place_file_key(const struct remote_place *p, const char *id, const struct place_file *f);
 
-/** Returns the name of a pack, which no other pack has. */
+/** The name of a pack, which is unique. */
 const char *place_pack_name(const struct place_file *f);
 
 #define PLACE_PACKS "packs"
 
-/** Percent-encodes all but [A-Za-z0-9-._~], and '/' if @keep_slash. Owned; NULL without memory. */
+/** Percent-encodes all but [A-Za-z0-9-._~], and '/' if @keep_slash. Owned; NULL if out of memory. */
 char *place_encode(const char *text, bool keep_slash);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Getting a checkpoint out of an object store: files in ranges, several at a time, each compared with
- * the manifest's digest before it counts. Packs that the store has already are linked, not fetched.
+ * Downloads a checkpoint from an object store: files in ranges, several at a time, each compared with the manifest's
+ * digest before it counts. Packs that the store already has are linked instead.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -28,9 +28,9 @@
 /* ---- staging ---- */
 
 /*
- * Where a pull keeps files until all are there: ".ID.pulling" in the store, one file for each of the manifest,
- * under its number in it and its digest; a pack under the name it has. Complete ones have that name, verified
- * but for packs; others end in ".part". It outlives an interrupted pull, so that the next one goes on.
+ * The directory in which a pull collects files: ".ID.pulling" in the store, with one file for each of the manifest,
+ * named by its number and its digest; a pack has its own name. Complete files have that name and are verified, except
+ * packs; others end in ".part". The directory outlives an interrupted pull, so that the next one continues.
  */
 struct staging {
 	int dir_fd; /* locked (flock) while in use */
@@ -39,7 +39,7 @@ struct staging {
 };
 #define STAGING_EMPTY ((struct staging){ .dir_fd = -1, .store_fd = -1 })
 
-/* A file on its way. The thread that comes first begins it, and the one that does its last part ends it. */
+/* A file that is being downloaded. The first thread starts it, and the thread that does its last part ends it. */
 struct pull_item {
 	struct place_file file;
 	pthread_mutex_t lock;
@@ -51,12 +51,12 @@ struct pull_item {
 
 struct pull_unit;
 
-/* The checkpoint that was found, and what has come of it. Owns its parts. */
+/* The checkpoint that was found, and the state of its download. Owns its members. */
 struct pull {
 	struct http_client client;
 	struct found found;
-	bool files_only; /* packs stay there, and nothing is kept of what is interrupted */
-	struct store_writer writer; /* what is there of it, uncommitted */
+	bool files_only; /* do not download packs, and keep nothing after an interruption */
+	struct store_writer writer; /* the downloaded files, uncommitted */
 	struct staging staging;
 	struct pull_item *items;
 	size_t n_items;
@@ -82,7 +82,7 @@ static void staging_close(struct staging *s)
 }
 DEFINE_AUTO_FINI(struct staging, staging_close)
 
-/* Removes the directory with all that is in it. */
+/* Removes the directory with all its content. */
 static void staging_remove(struct staging *s)
 {
 	remove_tree(s->store_fd, s->name);
@@ -108,7 +108,7 @@ static int open_locked(int store_fd, const char *name)
 	return take_fd(&fd);
 }
 
-/* Opens or makes that of @id in the store @w writes to. -EBUSY: another pull of it is under way. */
+/* Opens or creates the directory for @id in the store @w writes to. -EBUSY: another pull of it is under way. */
 static int staging_open(struct staging *ret, const struct store_writer *w, const char *id,
 			struct brumate_error *err)
 {
@@ -143,7 +143,7 @@ static void staged_name(char ret[static NAME_BYTES], size_t i, const struct plac
 	snprintf(ret, NAME_BYTES, "%zu-%s%s", i, digest, complete ? "" : ".part");
 }
 
-/* Whether file @i of the manifest is there, complete. */
+/* Whether file @i of the manifest is complete. */
 static bool staging_has(const struct staging *s, size_t i, const struct place_file *f)
 {
 	char name[NAME_BYTES];
@@ -154,7 +154,7 @@ static bool staging_has(const struct staging *s, size_t i, const struct place_fi
 	       (uint64_t)st.st_size == f->len_bytes;
 }
 
-/* Opens file @i for writing, empty, not yet complete. The fd (owned) or -errno. */
+/* Opens file @i for writing, empty, as incomplete. The fd (owned) or -errno. */
 static int staging_create(const struct staging *s, size_t i, const struct place_file *f)
 {
 	char name[NAME_BYTES];
@@ -165,7 +165,7 @@ static int staging_create(const struct staging *s, size_t i, const struct place_
 	return fd < 0 ? -errno : fd;
 }
 
-/* Links @path of @dir_fd as file @i, not yet complete. 0 or -errno. */
+/* Links @path of @dir_fd as file @i, as incomplete. 0 or -errno. */
 static int staging_link(const struct staging *s, size_t i, const struct place_file *f, int dir_fd,
 			const char *path)
 {
@@ -198,8 +198,8 @@ static int compare_staged(int fd, const struct place_file *f, struct brumate_err
 			    want);
 }
 
-/* Compares file @i with its size and its digest (if it has one), syncs it and calls it complete. -EBADMSG:
- * it is another. */
+/* Compares file @i with its size and its digest (if it has one), syncs it and marks it as complete. -EBADMSG: it
+ * differs. */
 static int staging_finish(const struct staging *s, size_t i, const struct place_file *f,
 			  struct brumate_error *err)
 {
@@ -242,7 +242,7 @@ static int staging_move(const struct staging *s, const struct manifest *m, size_
 		struct place_file f = place_file(m, i);
 		int r = move_staged(s, i, &f, w);
 
-		/* Names that collide are the manifest's fault, the rest is the disk's. */
+		/* Names that collide are errors of the manifest, others of the disk. */
 		if (r == -EEXIST || r == -ENOTDIR || r == -EISDIR || r == -ELOOP)
 			return brumate_fail(err, EBADMSG, "%s: its path collides with another",
 					    f.path);
@@ -325,7 +325,7 @@ static int open_once(struct pull *p, size_t i, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", file_of(p, i)->path) : 0;
 }
 
-/* A file that is not what the manifest says, as a whole: it may have been damaged on its way only. */
+/* Downloads a file again that differs from the manifest, once: it may have been damaged in transit. */
 static int get_again(struct pull *p, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	const struct place_file *f = file_of(p, i);
@@ -355,7 +355,7 @@ static int get_unit(void *arg, struct http_connection *s, size_t i, struct bruma
 
 	if (r == 0)
 		r = object_get_range(s, it->key, u->offset, u->len_bytes, it->fd, err);
-	/* The manifest names it, so that it is missing is damage. */
+	/* The manifest names it, so a missing object is damage. */
 	if (r == -ENOENT)
 		return brumate_fail(err, EBADMSG, "%s: missing, expected %" PRIu64 " bytes",
 				    file_of(p, u->file)->path, file_of(p, u->file)->len_bytes);
@@ -381,7 +381,7 @@ static bool has_pack(const struct manifest *m, const struct place_file *f)
 	return false;
 }
 
-/* Links what a checkpoint of this store has of the packs that are wanted. */
+/* Links the wanted packs that a checkpoint of this store has. */
 static void link_packs(void *arg, const char *id, const struct store_image *i,
 		       const struct brumate_error *why)
 {
@@ -455,7 +455,7 @@ static int add_units(struct pull *p, uint64_t part_bytes, struct brumate_error *
 	return 0;
 }
 
-/* 1: the store has this very checkpoint. 0: nothing of that id. */
+/* Returns 1 if the store has this very checkpoint, 0 if it has none of that id. */
 static int look_in_store(const struct pull *p, const char *dir, struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
@@ -466,7 +466,7 @@ static int look_in_store(const struct pull *p, const char *dir, struct brumate_e
 	int r = store_open(&i, dir, id, &quiet);
 
 	if (r < 0 || strcmp(i.manifest.id, id))
-		return 0; /* store_begin() says what is in the way */
+		return 0; /* store_begin() reports the obstacle */
 	r = file_read(i.dir_fd, STORE_MANIFEST_NAME, MANIFEST_BYTES_MAX, &text, &len);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", i.path);
@@ -476,7 +476,7 @@ static int look_in_store(const struct pull *p, const char *dir, struct brumate_e
 /* ---- repair ---- */
 
 struct repair_range {
-	size_t item; /* of the pull */
+	size_t item; /* in the pull */
 	uint64_t offset, len_bytes;
 };
 
@@ -484,7 +484,7 @@ struct repair {
 	struct pull *pull;
 	struct repair_range *ranges;
 	size_t n;
-	bool failed; /* no memory for all of them */
+	bool failed; /* out of memory: the list is incomplete */
 };
 
 static void repair_fini(struct repair *m)
@@ -531,8 +531,8 @@ static int get_repair(void *arg, struct http_connection *s, size_t i, struct bru
 	return r;
 }
 
-/* Gets once more what is damaged in the packs of @p, which are in their places. It does not tell whether that helped.
- * Packs that this store's checkpoints share stay as they are. */
+/* Downloads damaged parts of the packs of @p again, which are in their places. Does not report whether that helped.
+ * Packs that are shared with checkpoints of this store are left alone. */
 static int repair_packs(struct pull *p, const struct http_watch *watch, struct brumate_error *err)
 {
 	auto_(repair_fini) struct repair m = { .pull = p };
@@ -548,7 +548,7 @@ static int repair_packs(struct pull *p, const struct http_watch *watch, struct b
 
 /* ---- the whole ---- */
 
-/* Compares the chunks with their digests, now that the table and all packs are in their places. */
+/* Compares the chunks with their digests, after the table and all packs are in their places. */
 static int verify_packs(struct pull *p, const struct http_watch *watch, struct brumate_error *err)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
@@ -567,12 +567,12 @@ static int verify_packs(struct pull *p, const struct http_watch *watch, struct b
 	return r;
 }
 
-/* Gets the files of @p->found into a checkpoint of the store @dir, each compared with its digest. */
+/* Downloads the files of @p->found into a checkpoint of the store @dir, each compared with its digest. */
 static int pull_files(struct pull *p, const char *dir, struct http_watch *watch,
 		      struct brumate_error *err)
 {
 	const struct manifest *m = &p->found.manifest;
-	/* Sizes are the server's word until the digests are compared. */
+	/* Sizes are claimed by the server until the digests are compared. */
 	int r = store_check_space(dir, m, p->files_only, &watch->total_bytes, err);
 
 	if (r == 0)
@@ -636,16 +636,16 @@ int remote_pull(const struct remote_config *config, const struct remote_place *p
 }
 
 /*
- * ---- a checkpoint that is used where it is ----
+ * ---- a checkpoint that is used remotely ----
  *
- * Its files are here for a while, chunks are read out of its packs when they are asked for, straight into memory.
- * Connections outlive those who read by them, so that none is made anew for every region.
+ * Its files are downloaded for the time of its use; chunks are read out of its packs when they are needed, directly
+ * into memory. Connections are kept for later readers, so that regions do not need new ones.
  */
 
-/* What one thread reads by. */
+/* The connection of one thread. */
 struct reader {
 	struct remote_image *image;
-	struct http_client client; /* of its own: it is stopped by itself */
+	struct http_client client; /* of its own, so that it can be stopped by itself */
 	struct http_connection connection;
 	struct reader *next;
 };
@@ -731,7 +731,7 @@ static int reader_read(void *arg, uint32_t pack, uint64_t offset, void *buf, siz
 	int r = object_get_bytes(&reader->connection, reader->image->keys[pack], offset, len_bytes,
 				 buf, err);
 
-	/* The manifest names it, so that it is missing is damage. */
+	/* The manifest names it, so a missing object is damage. */
 	if (r == -ENOENT)
 		return brumate_fail(err, EBADMSG, "%s: missing, expected %llu bytes", p->path,
 				    (unsigned long long)p->len_bytes);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Putting a checkpoint into an object store. First its own files, then the packs it may share with
- * others, then the manifest; and once that is there, the packs that were found there are looked at
- * again, because a removal of the last other checkpoint that used them could have come between.
+ * Uploads a checkpoint to an object store: first its own files, then the packs that it may share with others, then
+ * the manifest. After that, packs that had been there already are checked again, because a removal of the last other
+ * checkpoint that used them could have happened in between.
  */
 #include "remote/remote.h"
 #include "remote/object.h"
@@ -17,25 +17,25 @@
 
 enum item_state {
 	ITEM_NEW,
-	ITEM_THERE, /* the object store has it: nothing is to be done */
+	ITEM_THERE, /* the object store has it already */
 	ITEM_BEGUN,
 	ITEM_DONE,
 };
 
-/* A file on its way. Whichever thread comes first begins it, and the one that does its last part ends it. */
+/* A file that is being uploaded. The first thread starts it, and the thread that does its last part ends it. */
 struct item {
 	struct place_file file;
 	char *key; /* owned */
 	pthread_mutex_t lock;
 	_Atomic enum item_state state; /* becomes ITEM_THERE or ITEM_BEGUN under the lock */
 	int fd;
-	struct digest digest; /* of all of it; where it goes in one piece */
+	struct digest digest; /* of the whole file, if it is uploaded in one piece */
 	size_t n_parts;	      /* 0: in one piece */
 	struct upload upload;
 	atomic_size_t n_left;
 };
 
-/* One request's worth of a file. */
+/* The part of a file that one request uploads. */
 struct unit {
 	struct item *item;
 	size_t part;
@@ -75,7 +75,7 @@ static size_t parts_of(const struct push *p, uint64_t len_bytes)
 	return (size_t)((len_bytes + part - 1) / part);
 }
 
-/* Whether the right object is under the key of @it: 0 or -ENOENT. A pack is known by its name. */
+/* Whether the right object is under the key of @it: 0 or -ENOENT. A pack is identified by its name. */
 static int look(struct http_connection *s, const struct item *it, struct brumate_error *err)
 {
 	char have[DIGEST_TEXT_BYTES], want[DIGEST_TEXT_BYTES];
@@ -130,7 +130,7 @@ static int begin_once(struct push *p, struct http_connection *s, struct item *it
 	return r;
 }
 
-/* An answer may get lost: an upload that is gone has succeeded if the object is there. */
+/* An answer may have been lost: an upload that does not exist any more has succeeded if the object exists. */
 static int end_upload(struct http_connection *s, struct item *it, struct brumate_error *err)
 {
 	int r = upload_end(&it->upload, s, it->key, err);
@@ -218,7 +218,7 @@ static int add_units(struct push *p, bool packs, struct brumate_error *err)
 	return 0;
 }
 
-/* Looks again whether a pack that was there still is. */
+/* Checks whether a pack that was there still is. */
 static int recheck_unit(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	struct push *p = arg;
@@ -255,7 +255,7 @@ static int look_at_manifest(const struct manifest_put *m, struct http_connection
 	return -EEXIST;
 }
 
-/* Puts the manifest, which makes it a checkpoint. */
+/* Uploads the manifest, which completes the checkpoint. */
 static int put_manifest(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	const struct manifest_put *m = arg;
@@ -264,7 +264,7 @@ static int put_manifest(void *arg, struct http_connection *s, size_t i, struct b
 	return r == -ENOENT ? object_put_text(s, m->key, m->text, m->len, err) : r;
 }
 
-/* Refuses an id that another checkpoint has, before anything is put over that one's files. */
+/* Refuses an id that another checkpoint has, before that one's files are overwritten. */
 static int check_manifest(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	int r = look_at_manifest(arg, s, err);
@@ -272,7 +272,7 @@ static int check_manifest(void *arg, struct http_connection *s, size_t i, struct
 	return r == -ENOENT ? 0 : r;
 }
 
-/* A refusal is final, so parts that are there are of no use; after all else the next push takes them. */
+/* After a refusal, which is final, uploaded parts are useless. After any other failure the next push uses them. */
 static int abort_unit(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)
 {
 	struct push *p = arg;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Reading the XML of object stores by expat, which is refused all that they do not send; see xml.h. */
+/* Reads the XML of object stores with expat, and refuses everything that they do not send; see xml.h. */
 #include "remote/xml.h"
 
 #include <errno.h>
@@ -11,8 +11,8 @@
 
 #include "base/cleanup.h"
 
-/* For libexpat where it is linked into our programs (tools/package node): by this one function they would ask for a glibc
- * of 2.36, and nodes have older ones. */
+/* For a libexpat that is linked into our programs (tools/package node): this function alone would require glibc 2.36,
+ * and nodes have older ones. */
 void arc4random_buf(void *ret, size_t len_bytes);
 void arc4random_buf(void *ret, size_t len_bytes)
 {
@@ -20,7 +20,7 @@ void arc4random_buf(void *ret, size_t len_bytes)
 		ssize_t n = getrandom((char *)ret + have, len_bytes - have, 0);
 
 		if (n < 0 && errno != EINTR)
-			abort(); /* never with this kernel: nothing less than random will do */
+			abort(); /* cannot happen with the kernels that we need, and weak random bytes are not acceptable */
 		have += n > 0 ? (size_t)n : 0;
 	}
 }
@@ -36,7 +36,7 @@ struct reader {
 	char text[XML_TEXT_BYTES_MAX + 1]; /* of the innermost element */
 };
 
-/* Handlers may be called some more after that, and must do nothing. */
+/* Handlers may be called a few more times after that, and must do nothing. */
 static void stop_reading(struct reader *x, int r)
 {
 	x->r = r;
@@ -74,7 +74,7 @@ static void end_element(void *arg, const char *name)
 	x->path_len = slash ? (size_t)(slash - x->path) : 0;
 	x->path[x->path_len] = '\0';
 	x->depth--;
-	x->text_len = 0; /* text between elements means nothing */
+	x->text_len = 0; /* text between elements has no meaning */
 	if (r != 0)
 		stop_reading(x, r);
 }
@@ -93,8 +93,8 @@ static void add_text(void *arg, const char *text, int len)
 	x->text_len += (size_t)len;
 }
 
-/* Ends the reading at what no object store sends: comments, CDATA, processing instructions and, above all, a DOCTYPE,
- * which could declare entities. */
+/* Ends the reading at anything that object stores never send: comments, CDATA, processing instructions and, above
+ * all, a DOCTYPE, which could declare entities. */
 static void refuse(void *arg)
 {
 	stop_reading(arg, -EBADMSG);
@@ -127,7 +127,7 @@ static void set_handlers(struct reader *x)
 	XML_SetStartDoctypeDeclHandler(x->parser, refuse_doctype);
 }
 
-/* Skips the mark of UTF-8, and white space, which servers send while they are not yet done. */
+/* Skips the byte order mark, and white space, which servers send while they are still working. */
 static void skip_lead(const char **text, size_t *len)
 {
 	if (*len >= 3 && !memcmp(*text, "\xef\xbb\xbf", 3)) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * A checkpoint as a stream. To write one, every file is read once, and hashed while it is written. To make a checkpoint
- * from one, the decoder has checked every path against the manifest's rules and every byte against its digests before a
- * file counts; nothing is visible before all is there.
+ * A checkpoint as a stream. For writing one, every file is read once, and hashed at the same time. For making a
+ * checkpoint from one, the decoder checks every path against the manifest's rules and every byte against its digests
+ * before a file counts; nothing is visible before everything has arrived.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +28,7 @@ struct export
 	void *progress_arg;
 	uint64_t done_bytes, total_bytes;
 	struct digest_run *digest;
-	struct pack_check *packs; /* for packs; NULL while files are put */
+	struct pack_check *packs; /* for packs; NULL while files are written */
 };
 
 static int put(struct export *e, const void *buf, size_t len, struct brumate_error *err)
@@ -141,7 +141,7 @@ static int put_file(struct export *e, const struct manifest_file *f, struct brum
 	return put_zeros(e, stream_padding(f->len_bytes), err);
 }
 
-/* Every chunk is compared while it passes. */
+/* Compares every chunk as it passes. */
 static int put_packs(struct export *e, struct brumate_error *err)
 {
 	auto_(pack_check_free) struct pack_check *check = NULL;
@@ -208,7 +208,7 @@ struct import {
 	const struct manifest *manifest;
 	const char *text; /* of the manifest; borrowed from the decoder */
 	size_t text_len;
-	int fd;			  /* of the file that comes */
+	int fd;			  /* of the current file */
 	struct pack_check *packs; /* from the first pack on */
 	bool in_pack;
 	store_progress_fn progress;
@@ -233,14 +233,14 @@ static int on_manifest(void *arg, const struct manifest *manifest, const char *t
 static int fail_path(const struct stream_file *f, int r, const struct import *m,
 		     struct brumate_error *err)
 {
-	/* Names that collide or are too deep are the manifest's fault, the rest is the disk's. */
+	/* Names that collide or are too deep are errors of the manifest, others of the disk. */
 	if (r == -EEXIST || r == -ENOTDIR || r == -EISDIR || r == -ELOOP)
 		return brumate_fail(err, EBADMSG, "%s: its path collides with another", f->path);
 	files_fail(err, -r, m->writer.path, "write");
 	return brumate_wrap(err, r, "%s", f->path);
 }
 
-/* Creates the file with the directories above it. Nobody else writes below: the directory is ours. */
+/* Creates the file with the directories above it. The directory is ours alone. */
 static int create(const struct import *m, const struct stream_file *f)
 {
 	auto_free char *path = strdup(f->path);
@@ -253,7 +253,7 @@ static int create(const struct import *m, const struct stream_file *f)
 	return fd < 0 ? -errno : fd;
 }
 
-/* The table came before the packs, and its digest was right. */
+/* The table came before the packs, and its digest was correct. */
 static int begin_pack(struct import *m, size_t index, struct brumate_error *err)
 {
 	int r = m->packs ? 0 : pack_check_new(&m->packs, m->writer.dir_fd, m->manifest, err);

@@ -25,8 +25,8 @@ void authority_fini(struct authority *a)
 	*a = AUTHORITY_EMPTY;
 }
 
-/* The digest of the body goes in, not the body: whoever can find another body of the same digest can change
- * every file, too. */
+/* The MAC covers the digest of the body instead of the body: an attacker who could find another body of the same
+ * digest could also change every file. */
 static int make_mac(char ret[static DIGEST_TEXT_BYTES], const struct store_key *key,
 		    const struct digest *body)
 {
@@ -54,7 +54,7 @@ int authentic_make(struct manifest *m, const struct store_key *key,
 	return r;
 }
 
-/* In constant time: how much of it is right is nobody's business. */
+/* In constant time, so that the duration does not reveal how much of it is right. */
 static bool is_same(const char *a, const char *b, size_t len)
 {
 	unsigned char differs = 0;
@@ -151,7 +151,7 @@ int authentic_check_image(const struct store_image *i, const struct authority *a
 
 enum { PUBLIC_BYTES = 32, RAW_BYTES = 64, PEM_BYTES_MAX = 16 << 10, TRUSTED_MAX = 1024 };
 
-/* What is signed begins so: a signature of ours is one of nothing else. */
+/* Prefix of everything that is signed, so that our signatures cannot be used for anything else. */
 static const char label[] = "brumate-manifest-1";
 
 DEFINE_AUTO(EVP_MD_CTX *, EVP_MD_CTX_free)
@@ -164,7 +164,7 @@ struct public_key {
 };
 
 struct signing_key {
-	struct public_key key; /* with its private part */
+	struct public_key key; /* includes the private part */
 };
 
 struct trusted_keys {
@@ -203,7 +203,7 @@ static int name_key(struct public_key *ret, EVP_PKEY *pkey)
 	return 0;
 }
 
-/* A key with a passphrase is refused: nobody is there to be asked. */
+/* A key with a passphrase is refused: there is no user to be asked. */
 static int no_passphrase(char *buf, int size, int writes, void *arg)
 {
 	return -1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * The files of a checkpoint as they are on disk: found without following a link, read ahead, hashed by several threads, and
+ * The files of a checkpoint on disk: found without following a link, read ahead, hashed by several threads, and
  * compared with a manifest by name and size.
  */
 #include "store/file-tree.h"
@@ -33,8 +33,8 @@ struct ahead {
 	pthread_cond_t moved;
 	uint8_t *memory;
 	ssize_t len[AHEAD_BUFFERS]; /* of each full buffer: bytes, 0 at the end, -errno */
-	size_t n_filled, n_taken;   /* under lock, ever: buffer i is in place i % AHEAD_BUFFERS */
-	bool lent;		    /* the owner still works on the last one taken */
+	size_t n_filled, n_taken;   /* under lock; totals: buffer i is at index i % AHEAD_BUFFERS */
+	bool lent;		    /* the owner still uses the buffer that it took last */
 	bool stop;
 };
 
@@ -43,7 +43,7 @@ static uint8_t *buffer(struct ahead *a, size_t i)
 	return a->memory + i % AHEAD_BUFFERS * AHEAD_BYTES;
 }
 
-/* Waits for a free buffer. False once nobody wants it any more. */
+/* Waits for a free buffer. Returns false once reading is to stop. */
 static bool await_room(struct ahead *a)
 {
 	pthread_mutex_lock(&a->lock);
@@ -104,7 +104,7 @@ ssize_t ahead_next(struct ahead *a, const void **ret)
 		pthread_cond_wait(&a->moved, &a->lock);
 	ssize_t n = a->len[a->n_taken % AHEAD_BUFFERS];
 	*ret = buffer(a, a->n_taken);
-	if (n > 0) { /* the end and an error stay, for whoever asks again */
+	if (n > 0) { /* the end and errors stay, for further calls */
 		a->n_taken++;
 		a->lent = true;
 	}
@@ -283,7 +283,7 @@ int file_tree_scan(struct file_tree *ret, int dir_fd, file_tree_dir_fn dir,
 
 int file_tree_scan_all(struct file_tree *ret, int dir_fd, struct brumate_error *err)
 {
-	/* What was noted of a file that is listed is no failure of the whole. */
+	/* A failure noted in a listed file is not one of the whole. */
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 	int r = scan_tree(ret, dir_fd, true, NULL, &why);
 
@@ -345,10 +345,10 @@ struct hashing {
 	atomic_size_t next;
 	atomic_uint_fast64_t done_bytes;
 	uint64_t reported_bytes;
-	int told; /* by progress */
+	int told; /* set by progress */
 
 	pthread_mutex_t lock;
-	int r; /* of the failed file that is first by path; under lock, as is what follows */
+	int r; /* of the first failed file by path; under lock, like all below */
 	const struct disk_file *failed;
 	struct brumate_error err;
 };
@@ -361,8 +361,8 @@ static int hashed_some(void *arg, size_t n_bytes)
 	return workers_are_stopped(&h->workers) ? -ECANCELED : 0;
 }
 
-/* A thread reads while this one hashes: for a file that is larger than all others together, the two
- * would otherwise take turns. -EAGAIN: no thread to be had. */
+/* Another thread reads while this one hashes: for a file larger than all others together, the two would otherwise
+ * alternate. -EAGAIN: no thread. */
 static int digest_large(struct hashing *h, struct digest *ret, int fd, uint64_t *ret_len)
 {
 	auto_(digest_run_free) struct digest_run *run = NULL;
@@ -392,7 +392,7 @@ static int digest_large(struct hashing *h, struct digest *ret, int fd, uint64_t 
 
 static int digest_of(struct hashing *h, struct disk_file *f, int fd, uint64_t *ret_len)
 {
-	if (h->tree->will_sync) /* an error of the disk shows when it is synced */
+	if (h->tree->will_sync) /* a disk error shows up in the later sync */
 		sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
 	if (f->len_bytes >= AHEAD_WORTH_BYTES) {
 		int r = digest_large(h, &f->digest, fd, ret_len);
@@ -573,7 +573,7 @@ int file_tree_compare(const struct manifest *m, const struct file_tree *files,
 {
 	int r = compare_files(m, files, err);
 
-	/* There are no others in @packs. */
+	/* @packs has no others. */
 	for (size_t i = 0, k = 0; r == 0 && i < m->memory.n_packs; i++, k++) {
 		const struct manifest_pack *want = &m->memory.packs[i];
 

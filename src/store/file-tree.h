@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The files of a checkpoint as they are on disk: found, read ahead, hashed by several threads, and compared with a manifest. */
+/* The files of a checkpoint on disk: found, read ahead, hashed by several threads, and compared with a manifest. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,21 +16,21 @@ struct disk_file {
 	uint64_t len_bytes;
 	struct digest digest;
 	bool is_hashed; /* already */
-	int failure; /* with go_on: -errno of what could not be read; -EBADMSG is not a regular file */
+	int failure; /* with go_on: -errno of a failure to read it; -EBADMSG: not a regular file */
 };
 
 struct file_tree {
 	struct disk_file *files; /* sorted by path, without the manifest */
 	size_t n_files;
 	uint64_t total_bytes;
-	bool go_on; /* what fails is noted in its file, and the others are looked at all the same */
-	bool will_sync; /* the files will be synced: start to write them out while they are hashed */
+	bool go_on;	/* note failures in their files, and continue with the others */
+	bool will_sync; /* the files will be synced: start writing them out while they are hashed */
 };
 #define FILE_TREE_EMPTY ((struct file_tree){ 0 })
 void file_tree_fini(struct file_tree *t);
 DEFINE_AUTO_FINI(struct file_tree, file_tree_fini)
 
-/** Does something to a directory, after all that is below it. */
+/** Called for a directory, after everything below it. */
 typedef int (*file_tree_dir_fn)(int dir_fd);
 
 /**
@@ -40,16 +40,16 @@ typedef int (*file_tree_dir_fn)(int dir_fd);
 int file_tree_scan(struct file_tree *ret, int dir_fd, file_tree_dir_fn dir,
 		   struct brumate_error *err);
 
-/** file_tree_scan() that lists what cannot be read or is not a file too, with its failure; sets go_on. */
+/** Like file_tree_scan(), but also lists what cannot be read or is not a file, with its failure; sets go_on. */
 int file_tree_scan_all(struct file_tree *ret, int dir_fd, struct brumate_error *err);
 
-/** Does something to an open file once it is hashed. */
+/** Called for an open file after it was hashed. */
 typedef int (*disk_file_fn)(int fd, const struct disk_file *f, void *arg,
 			    struct brumate_error *err);
 
 /**
- * Hashes every file of @t that is not yet, largest first, one thread a core and at most 8. @done (may be NULL) is
- * called in those threads; @progress in the caller's. The first failure by path is reported.
+ * Hashes every file of @t that is not hashed yet, largest first, with one thread for each core, at most 8. @done (may
+ * be NULL) is called in those threads; @progress in the caller's. Returns the failure of the first file by path.
  */
 int file_tree_hash(struct file_tree *t, int dir_fd, disk_file_fn done, void *done_arg,
 		   store_progress_fn progress, void *progress_arg, struct brumate_error *err);
@@ -64,8 +64,8 @@ int file_tree_compare(const struct manifest *m, const struct file_tree *files,
 /*
  * ---- reading ahead ----
  *
- * Reading one file ahead of whoever works on its bytes: a thread fills buffers while its owner hashes
- * or writes the ones before. For large files, where reading and hashing after each other would add up.
+ * Reads one file ahead of its use: a thread fills buffers while the owner hashes or writes the previous ones. For
+ * large files, where reading and hashing would otherwise alternate.
  */
 
 enum { AHEAD_BYTES = 2 << 20, AHEAD_BUFFERS = 4, AHEAD_WORTH_BYTES = 4 * AHEAD_BYTES };
@@ -76,8 +76,8 @@ struct ahead;
 int ahead_start(struct ahead **ret, int fd);
 
 /**
- * The next bytes of the file in @ret, borrowed until the next call: how many, 0 at its end, -errno of
- * the read. One thread at a time.
+ * The next bytes of the file in @ret, borrowed until the next call. Returns their number, 0 at the end, -errno of the
+ * read. For one thread at a time.
  */
 ssize_t ahead_next(struct ahead *a, const void **ret);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Finding and opening checkpoints: the names in a store, one checkpoint by path, id, job or prefix, and the list
- * of all; and one file of a checkpoint, which is what the manifest says it is, or nothing. Nothing here changes the disk.
+ * Finds and opens checkpoints: the names in a store, one checkpoint by path, id, job or prefix, and the list of all;
+ * and reads one file of a checkpoint, verified against the manifest. Nothing here changes the disk.
  */
 #include "store/image.h"
 
@@ -74,7 +74,7 @@ bool names_is_leftover(const char *name)
 	return names_leftover_id_len(name) > 0;
 }
 
-/* The candidates from @first on, as many as fit, and how many more. */
+/* The candidates from @first on, as many as fit, and the number of the rest. */
 static void name_candidates(char *out, size_t room, const struct dir_names *all, size_t first,
 			    size_t n)
 {
@@ -87,7 +87,7 @@ static void name_candidates(char *out, size_t room, const struct dir_names *all,
 		snprintf(out + used, room - used, " and %zu more", n - i);
 }
 
-/* The one id that starts with @prefix. 0 and @ret borrowed from @all; -ENOENT without touching @err; -ENOTUNIQ. */
+/* The one id that starts with @prefix. 0 and @ret borrowed from @all; -ENOENT without setting @err; -ENOTUNIQ. */
 static int find_prefix(const char **ret, const struct dir_names *all, const char *prefix,
 		       struct brumate_error *err)
 {
@@ -246,10 +246,10 @@ struct search {
 	char damaged[MANIFEST_ID_BYTES]; /* latest damaged one whose id starts with @job */
 	time_t damaged_mtime;
 	struct brumate_error why;
-	bool is_unsure; /* one could not be looked at, for @why: it may be the latest */
+	bool is_unsure; /* one could not be examined, because of @why: it may be the latest */
 };
 
-/* Whether this process or machine lacks something, which says nothing of the checkpoint. */
+/* Whether the code is a shortage on this process or machine, which says nothing about the checkpoint. */
 static bool is_shortage(int code)
 {
 	return code == ENOMEM || code == EMFILE || code == ENFILE;
@@ -286,8 +286,8 @@ static void consider_image(struct search *s, const char *id)
 	i = STORE_IMAGE_EMPTY;
 }
 
-/* The latest checkpoint of the job @job. -ENOENT without touching @err if it has none. A damaged one
- * that looks like a later one of that job is not passed over in silence. */
+/* The latest checkpoint of the job @job. -ENOENT without setting @err if it has none. A damaged one that looks like a
+ * later one of that job is not skipped silently. */
 static int open_latest(struct store_image *ret, int store_fd, const char *store, const char *job,
 		       const struct dir_names *all, struct brumate_error *err)
 {
@@ -400,7 +400,7 @@ static int by_age(const void *a, const void *b)
 	return strcmp(left->id, right->id);
 }
 
-/* Manifests are read twice, once for the order: all of them at a time could be gigabytes. */
+/* Manifests are read twice, the first time for the order only: all of them at once could be gigabytes. */
 static struct aged_id *sort_by_age(int store_fd, const char *store, const struct dir_names *all)
 {
 	struct aged_id *entries = calloc(all->n ? all->n : 1, sizeof(*entries));
@@ -446,7 +446,7 @@ int store_list(const char *dir,
 
 		r = image_load(&image, store_fd, store, entries[i].id, &why);
 		if (r == -ENOENT)
-			continue; /* removed meanwhile */
+			continue; /* removed in the meantime */
 		fn(arg, entries[i].id, r < 0 ? NULL : &image, r < 0 ? &why : NULL);
 	}
 	return 0;
@@ -507,7 +507,7 @@ static int check_digest(const struct manifest_file *f, const char *text)
 	return r;
 }
 
-/* What is in a sealed file. It goes to no disk on the way. */
+/* Decrypts a sealed file. Its content is never written to a disk. */
 static int unseal(char **ret, size_t *ret_len, const struct store_image *i, int fd,
 		  const char *name)
 {

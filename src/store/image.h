@@ -2,8 +2,8 @@
 /*
  * Names in a store, and loading one of its checkpoints, for the other files of this layer.
  *
- * "ID" is a checkpoint, ".ID.partial" one being written, ".ID.removed-PID-N" one being removed, ".ID.pinned" says that
- * "ID" is pinned. Everything else in the directory is not ours and never touched.
+ * "ID" is a checkpoint, ".ID.partial" one that is being written, ".ID.removed-PID-N" one that is being removed, and
+ * ".ID.pinned" marks "ID" as pinned. Everything else in the directory is not ours and never touched.
  */
 #pragma once
 
@@ -16,10 +16,10 @@
 /** Opens the store itself. Returns an owned fd, @ret_path its real path (owned, may be NULL). */
 int names_open_store(const char *dir, char **ret_path, struct brumate_error *err);
 
-/** Length of the ID in a hidden name of ours, which follows the dot; 0 for any other name. */
+/** Length of the ID in one of our hidden names, without the leading dot; 0 for any other name. */
 size_t names_leftover_id_len(const char *name);
 
-/** True for the hidden names of ours. */
+/** Whether the name is one of our hidden names. */
 bool names_is_leftover(const char *name);
 
 /** Starts @err for a checkpoint that is not in the store. Returns -ENOENT. */
@@ -30,18 +30,18 @@ int image_load(struct store_image *ret, int store_fd, const char *store, const c
 	       struct brumate_error *err);
 
 /**
- * Keeps store_remove() away from @i until it is closed, by a shared lock of its directory. A file system
- * without locks goes without. -EBUSY: it is being removed just now.
+ * Prevents store_remove() of @i until it is closed, by a shared lock of its directory; without effect on file systems
+ * without locks. -EBUSY: it is being removed at present.
  */
 int image_hold(const struct store_image *i);
 
 /** Length of the ID in the name of a mark of a pinned checkpoint; 0 for any other name. */
 size_t pin_mark_id_len(const char *name);
 
-/** Refuses (-EBUSY) a checkpoint that is pinned, and one of which that cannot be told. */
+/** Refuses (-EBUSY) a checkpoint that is pinned, or for which that is unknown. */
 int pin_refuse(int store_fd, const char *id, struct brumate_error *err);
 
-/** Removes the mark of a checkpoint that is gone. 0 or -errno; -EBUSY: it is there. */
+/** Removes the mark of a checkpoint that does not exist any more. 0 or -errno; -EBUSY: it exists. */
 int pin_sweep(int store_fd, const char *mark);
 
 /* ---- the file calls that decide whether a checkpoint is complete or absent, each with a fault point of its name (writer.c) ---- */
@@ -55,5 +55,5 @@ int call_sync_store(int fd);
 /** Renames within @dir_fd, never over anything (-EEXIST). Fault point store.rename. */
 int call_rename(int dir_fd, const char *from, const char *to);
 
-/** Removes what call_rename() took out of sight. Fault point store.remove. */
+/** Removes what call_rename() has hidden. Fault point store.remove. */
 int call_remove_tree(int dir_fd, const char *name);

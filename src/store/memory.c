@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The memory of a job in a checkpoint of a store: what chunks/chunks.h needs to know of the store. */
+/* The memory of a job in a checkpoint of a store: connects chunks/chunks.h with the store. */
 #include "store/store.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "store/authentic.h"
 #include "store/image.h"
 
-/* A checkpoint of the store and when it was changed. */
+/* A checkpoint of the store and the time of its last change. */
 struct entry {
 	const char *id;
 	struct timespec mtime;
@@ -29,7 +29,7 @@ static int newest_first(const void *a, const void *b)
 	return strcmp(left->id, right->id);
 }
 
-/* The ids of the store, the one that changed last first. Owned; NULL without memory. */
+/* The ids of the store, the last changed one first. Owned; NULL if out of memory. */
 static struct entry *sort_ids(int store_fd, const struct dir_names *all)
 {
 	struct entry *entries = calloc(all->n + 1, sizeof(*entries));
@@ -46,7 +46,7 @@ static struct entry *sort_ids(int store_fd, const struct dir_names *all)
 	return entries;
 }
 
-/* What a forged table says is in a pack is not there when it is needed. */
+/* A forged table could claim chunks that its packs do not have. */
 static bool is_believed(const struct store_image *i, const struct store_key *key)
 {
 	auto_(authority_fini) struct authority a = AUTHORITY_EMPTY;

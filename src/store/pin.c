@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Pins: checkpoints that nobody removes until they are unpinned. The mark is an empty directory beside the checkpoint,
- * ".ID.pinned", and no part of it: all machines that share the store see it, and a checkpoint is the same, signed or
- * not, pinned or not.
+ * Pins: checkpoints that cannot be removed until they are unpinned. The mark is an empty directory next to the
+ * checkpoint, ".ID.pinned", and not a part of it: so all machines that share the store see it, and the checkpoint
+ * does not change, which matters if it is signed.
  */
 #include "store/image.h"
 
@@ -35,7 +35,7 @@ size_t pin_mark_id_len(const char *name)
 	return manifest_id_is_valid(id) ? len - 1 - tail : 0;
 }
 
-/* Whether the checkpoint is pinned: 1 or 0, or -errno where that cannot be told. */
+/* Whether the checkpoint is pinned: 1 or 0, or -errno if that is unknown. */
 static int look_for_pin(int store_fd, const char *id)
 {
 	char mark[MARK_BYTES];
@@ -46,7 +46,7 @@ static int look_for_pin(int store_fd, const char *id)
 		return errno == ENOENT ? 0 : -errno;
 	if (fstatat(store_fd, id, &of_checkpoint, AT_SYMLINK_NOFOLLOW) < 0)
 		return errno == ENOENT ? 0 : -errno;
-	/* In a store that several users share, nobody keeps another from removing what is his. */
+	/* In a store that several users share, a user cannot prevent another one from removing his own checkpoints. */
 	return of_mark.st_uid == of_checkpoint.st_uid || of_mark.st_uid == 0;
 }
 
@@ -64,7 +64,7 @@ int pin_sweep(int store_fd, const char *mark)
 	return r;
 }
 
-/* Looks for the checkpoint, which may be damaged, and opens the store that it is in. Returns its fd (owned). */
+/* Finds the checkpoint, which may be damaged, and opens its store. Returns its fd (owned). */
 static int open_store_of(const char *dir, const char *id, struct brumate_error *err)
 {
 	auto_close int store_fd = names_open_store(dir, NULL, err);
@@ -110,7 +110,7 @@ int store_refuse_pinned(const char *dir, const char *id, struct brumate_error *e
 	return store_fd < 0 ? store_fd : pin_refuse(store_fd, id, err);
 }
 
-/* Makes the mark. The lock of the checkpoint keeps a remover away, that of the store a sweeper. */
+/* Makes the mark. The lock of the checkpoint excludes a removal, that of the store a sweep. */
 static int make_mark(int store_fd, const char *id, const char *mark)
 {
 	auto_close int fd = openat(store_fd, id, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -124,8 +124,7 @@ static int make_mark(int store_fd, const char *id, const char *mark)
 	int r = call_sync_store(store_fd);
 	if (r == 0)
 		r = look_for_pin(store_fd, id);
-	if (r ==
-	    0) /* it would count for nothing; another's mark cannot be told from ours, and does not either */
+	if (r == 0) /* without effect, like one of another user, which looks the same here */
 		unlinkat(store_fd, mark, AT_REMOVEDIR);
 	return r;
 }

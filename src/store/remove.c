@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Room in a store: what is free, what checkpoints take, and removing them: one by its id, by a rule, and what dead writers and removers left. Whoever removes holds
- * the lock (flock) of the directory, so that two never work on the same one.
+ * Space in a store: how much is free, how much checkpoints take; and removal: of one by its id, by a rule, and of
+ * what dead writers and removers left. A remover holds the lock (flock) of the directory, so that two never work on
+ * the same one.
  */
 #include "store/store.h"
 
@@ -32,7 +33,7 @@ static void hidden_name(char ret[static HIDDEN_BYTES], const char *id, size_t id
 		 atomic_fetch_add(&counter, 1));
 }
 
-/* Opens and locks a directory of the store. Returns its fd; -EBUSY if someone holds it. */
+/* Opens and locks a directory of the store. Returns its fd; -EBUSY if it is locked. */
 static int open_locked(int store_fd, const char *name)
 {
 	auto_close int fd = openat(store_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -57,11 +58,11 @@ static int hide_and_remove(int store_fd, const char *dir, const char *name,
 	}
 	if (fd == -ENOENT)
 		return names_fail_unknown(err, dir, name);
-	/* Who pins it takes the lock, too. */
+	/* Pinning takes the lock, too. */
 	int r = pin_refuse(store_fd, name, err);
 	if (r < 0)
 		return r;
-	/* Locks may be missing (network file systems); other failures show in the rename. */
+	/* Locks may be missing (network file systems); other failures show up in the rename. */
 	hidden_name(hidden, name, strlen(name));
 	r = call_rename(store_fd, name, hidden);
 	if (r == -ENOENT)
@@ -73,7 +74,7 @@ static int hide_and_remove(int store_fd, const char *dir, const char *name,
 		return brumate_wrap(err, r, "checkpoint %s", name);
 	}
 	r = call_remove_tree(store_fd, hidden);
-	if (r == 0 || r == -ENOENT) /* swept by another */
+	if (r == 0 || r == -ENOENT) /* swept by another process */
 		return 0;
 	brumate_fail(err, -r, "%s/%s: %m", dir, hidden);
 	return 1;
@@ -88,7 +89,7 @@ int store_remove(const char *dir, const char *id, struct brumate_error *err)
 	return store_fd < 0 ? store_fd : hide_and_remove(store_fd, dir, id, err);
 }
 
-/* Takes a leftover whose owner is dead out of sight. Returns the fd that keeps it locked. */
+/* Hides a leftover whose owner is dead. Returns the fd that keeps it locked. */
 static int claim_leftover(int store_fd, const char *name, char ret_hidden[static HIDDEN_BYTES])
 {
 	struct stat st;
@@ -108,7 +109,7 @@ static int sweep_leftover(int store_fd, const char *name)
 {
 	char hidden[HIDDEN_BYTES];
 
-	/* The lock of the store keeps writers from creating one that they have not locked yet. */
+	/* The lock of the store excludes writers that have created one and not locked it yet. */
 	flock(store_fd, LOCK_EX);
 	auto_close int fd = claim_leftover(store_fd, name, hidden);
 	flock(store_fd, LOCK_UN);
@@ -232,8 +233,8 @@ void retention_choose(struct retention_item *items, size_t n, const struct reten
 	}
 }
 
-/* Damaged ones are told and stay: what they hold may still be of use to somebody, and they must not count as the
- * good ones that a rule keeps. */
+/* Damaged checkpoints are reported and stay: their content may still be useful, and they must not count as the good
+ * ones that a rule keeps. */
 struct candidate {
 	char id[MANIFEST_ID_BYTES], job[MANIFEST_ID_BYTES];
 	char created[sizeof(((struct manifest *)0)->created)];
@@ -276,7 +277,7 @@ static void consider_candidate(void *arg, const char *id, const struct store_ima
 	const struct store_prune *p = s->prune;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (!i) { /* whose it is cannot be told */
+	if (!i) { /* its job is unknown */
 		if (!p->job && p->tell)
 			p->tell(p->arg, STORE_PRUNE_DAMAGED, id, why->text);
 		return;
@@ -284,7 +285,7 @@ static void consider_candidate(void *arg, const char *id, const struct store_ima
 	if (!is_of_job(&i->manifest, p->job))
 		return;
 	int pinned = store_pinned(s->dir, id, &err);
-	if (pinned < 0 && pinned != -ENOENT && p->tell) /* else it was removed meanwhile */
+	if (pinned < 0 && pinned != -ENOENT && p->tell) /* else it was removed in the meantime */
 		p->tell(p->arg, STORE_PRUNE_KEPT, id, err.text);
 	if (pinned)
 		return;
@@ -296,7 +297,7 @@ static void consider_candidate(void *arg, const char *id, const struct store_ima
 	add_candidate(s, &i->manifest);
 }
 
-/* Returns 1 if it is gone, 0 if it stays. */
+/* Returns 1 if it was removed, 0 if it stays. */
 static int remove_candidate(const char *dir, const struct store_prune *p, const char *id)
 {
 	const char *needed = p->needed ? p->needed(p->arg, id) : NULL;
@@ -345,7 +346,7 @@ int store_prune(const char *dir, const struct store_prune *p, struct brumate_err
 
 /* ---- what checkpoints take: blocks, each counted once ---- */
 
-enum { BLOCK_BYTES = 512 }; /* of st_blocks, whatever the file system */
+enum { BLOCK_BYTES = 512 }; /* of st_blocks, on any file system */
 
 void usage_seen_fini(struct usage_seen *s)
 {
@@ -378,7 +379,7 @@ static int grow_seen(struct usage_seen *s)
 	return 0;
 }
 
-/* 1: it is there for the first time; 0; -ENOMEM. */
+/* 1: it is seen for the first time; 0; -ENOMEM. */
 static int note_inode(struct usage_seen *s, ino_t inode)
 {
 	if (2 * (s->n + 1) > s->n_slots && grow_seen(s) < 0)

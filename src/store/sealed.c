@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Sealed files: a head with a salt, then boxes of the file's blocks under a key of its own. With each box
- * go its number and whether it is the last, so that blocks cannot change places or be cut off; the key
- * comes of the path and of the checkpoint too, so that files cannot.
+ * Sealed files: a head with a salt, then the file's blocks, each encrypted with a key of this file. Each block is
+ * authenticated with its number and whether it is the last, so that blocks cannot be swapped or cut off; the key is
+ * also derived from the path and the checkpoint, so that files cannot be swapped.
  */
 #include "store/sealed.h"
 
@@ -44,12 +44,12 @@ static int derive(struct pass *p, const struct store_key *key, const uint8_t *sa
 	if (!context)
 		return -ENOMEM;
 	memcpy(context, salt, SALT_BYTES);
-	memcpy(context + SALT_BYTES, id, id_len); /* with its NUL */
+	memcpy(context + SALT_BYTES, id, id_len); /* including its NUL */
 	memcpy(context + SALT_BYTES + id_len, path, strlen(path));
 	return seal_derive(&p->key, &key->files, "file", context, len);
 }
 
-/* What goes with block @number. */
+/* The data that block @number is authenticated with. */
 static struct seal_with with_block(uint8_t ret[static 9], uint64_t number, bool last)
 {
 	for (int i = 0; i < 8; i++)
@@ -67,7 +67,7 @@ static int close_blocks(struct pass *p)
 		n = fd_read_full(p->from, p->in, BLOCK_BYTES);
 		if (n < 0)
 			return (int)n;
-		/* A last block that is full is followed by an empty one. */
+		/* A full last block is followed by an empty one. */
 		int r = seal_close(p->out, &p->key, with_block(with, p->number++, n < BLOCK_BYTES),
 				   p->in, (size_t)n);
 		if (r == 0)
@@ -159,7 +159,7 @@ int sealed_open_file(int to_fd, int from_fd, const struct store_key *key, const 
 	return pass_bytes(&(struct sealed_work){ .key = key, .id = id }, from_fd, to_fd, name);
 }
 
-/* The directories above @path. */
+/* Creates the directories above @path. */
 static int make_above(int to_fd, const char *path)
 {
 	auto_free char *copy = strdup(path);

@@ -64,7 +64,7 @@ enum state {
 	FIRST_HEADER,
 	MANIFEST,
 	MANIFEST_PADDING,
-	HEADER, /* and the ones below: the bytes in expected[] must come */
+	HEADER, /* in this state and those below, the bytes in expected[] must come */
 	DATA,
 	PADDING,
 	END,
@@ -81,7 +81,7 @@ struct stream_decoder {
 	size_t text_len;
 	uint8_t expected[STREAM_HEADER_BYTES_MAX];
 	size_t want, have; /* bytes of the header, the manifest or expected[] */
-	size_t file;	   /* of the manifest, the one that comes: files, then packs */
+	size_t file;	   /* index of the current one in the manifest: files, then packs */
 	uint64_t left;	   /* of its data */
 	struct digest_run *digest;
 };
@@ -135,7 +135,7 @@ static struct stream_file current(const struct stream_decoder *d)
 				     i };
 }
 
-/* Where in the stream we are, for texts. */
+/* The position in the stream, for messages. */
 static const char *where(const struct stream_decoder *d)
 {
 	if (d->state <= MANIFEST_PADDING)
@@ -159,8 +159,7 @@ static void expect_next(struct stream_decoder *d)
 	}
 }
 
-/* The header of the manifest: the id and the size are taken from it, then it must be just the one that
- * they make. */
+/* The header of the manifest: takes id and size from it, and then requires exactly the header that these two make. */
 static int take_first_header(struct stream_decoder *d, struct brumate_error *err)
 {
 	uint8_t expected[STREAM_HEADER_BYTES_MAX];
@@ -244,7 +243,7 @@ static int begin_file(struct stream_decoder *d, struct brumate_error *err)
 	return r < 0 || d->left ? r : end_file(d, err);
 }
 
-/* All of what was awaited is there. */
+/* All bytes of the current state have arrived. */
 static int advance(struct stream_decoder *d, struct brumate_error *err)
 {
 	switch (d->state) {

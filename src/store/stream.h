@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * A checkpoint as one stream: a POSIX tar archive that holds ID/manifest.json first, then every file and
- * then every pack of the manifest, in its order. Everything else about it follows from the manifest, so a reader knows
- * each header before it comes and accepts no other byte. docs/image-format.md, "As a stream".
- *
- * Pure: no files here.
+ * A checkpoint as one stream: a POSIX tar archive that contains ID/manifest.json first, then every file and then
+ * every pack of the manifest, in its order. Everything else about it follows from the manifest, so a reader knows
+ * each header in advance and accepts no other bytes.
+ * docs/image-format.md, "As a stream". Pure: no files here.
  */
 #pragma once
 
@@ -17,29 +16,29 @@ enum {
 	STREAM_END_BYTES = 2 * STREAM_BLOCK_BYTES,
 };
 
-/** Writes the header of the file @path of the checkpoint @id. Returns its bytes, whole blocks. */
+/** Writes the header of the file @path of the checkpoint @id. Returns its length, whole blocks. */
 size_t stream_header(uint8_t ret[static STREAM_HEADER_BYTES_MAX], const char *id, const char *path,
 		     uint64_t len_bytes);
 
-/** Zeros that follow @len_bytes of a file. */
+/** The number of zeros that follow @len_bytes of a file. */
 size_t stream_padding(uint64_t len_bytes);
 
-/** A file or pack that comes. */
+/** The next file or pack. */
 struct stream_file {
 	const char *path;
 	uint64_t len_bytes;
 	bool pack;
-	size_t index; /* of the manifest's files, or packs */
+	size_t index; /* in the manifest's files, or packs */
 };
 
-/** What a decoder tells, in this order. Each returns 0, or -errno to refuse the rest. */
+/** The output of a decoder, in this order. Each function returns 0, or -errno to refuse the rest. */
 struct stream_sink {
-	/* @m and @text (its bytes as they came) live until the decoder is freed. */
+	/* @m and @text (its unchanged bytes) live until the decoder is freed. */
 	int (*manifest)(void *arg, const struct manifest *m, const char *text, size_t len_bytes,
 			struct brumate_error *err);
 	int (*begin)(void *arg, const struct stream_file *f, struct brumate_error *err);
 	int (*data)(void *arg, const void *buf, size_t len_bytes, struct brumate_error *err);
-	/* The size is right, and the digest of a file; chunks of a pack are for the sink to check. */
+	/* The size is correct, and so is the digest of a file; chunks of a pack have to be checked by the sink. */
 	int (*end)(void *arg, const struct stream_file *f, struct brumate_error *err);
 };
 
@@ -49,13 +48,13 @@ struct stream_decoder;
 int stream_decoder_new(struct stream_decoder **ret, const struct stream_sink *sink, void *arg);
 
 /**
- * Takes the next bytes of the stream, as many as there are. -EBADMSG: not a checkpoint, damaged, or
- * going on after its end; -EPROTONOSUPPORT: of a newer writer; what the sink returned.
+ * Takes the next bytes of the stream, any number. -EBADMSG: not a checkpoint, damaged, or continuing after its end;
+ * -EPROTONOSUPPORT: from a newer writer; what the sink returned.
  */
 int stream_decode(struct stream_decoder *d, const void *buf, size_t len_bytes,
 		  struct brumate_error *err);
 
-/** The stream has ended: -EBADMSG if it is not whole. */
+/** The stream has ended: -EBADMSG if it is incomplete. */
 int stream_decode_end(const struct stream_decoder *d, struct brumate_error *err);
 
 /** Accepts NULL. */

@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Progress of the files, then of the packs, as one. */
+/* The progress of files and packs as one. */
 struct verify_meter {
 	store_progress_fn progress;
 	void *arg;
@@ -46,7 +46,7 @@ static int compare_file(int fd, const struct disk_file *f, void *arg, struct bru
 	return 0;
 }
 
-/* Finds the files of @i, and apart from them its packs. */
+/* Finds the files of @i, and its packs separately. */
 static int scan_image(struct file_tree *ret_files, struct file_tree *ret_packs,
 		      const struct store_image *i, bool all, struct brumate_error *err)
 {
@@ -58,13 +58,13 @@ static int scan_image(struct file_tree *ret_files, struct file_tree *ret_packs,
 	return r;
 }
 
-/* Compares the files. @meter goes on for what is compared after them. */
+/* Compares the files. @meter continues with what is compared after them. */
 static int verify_files(const struct store_image *i, struct verify_meter *meter,
 			struct brumate_error *err)
 {
 	auto_(file_tree_fini) struct file_tree t = FILE_TREE_EMPTY, packs = FILE_TREE_EMPTY;
 
-	image_hold(i); /* what was found sound stays so until it is closed */
+	image_hold(i); /* so that what was verified stays there until the image is closed */
 	int r = scan_image(&t, &packs, i, false, err);
 
 	if (r == 0)
@@ -123,7 +123,7 @@ static bool is_sound(const struct store_problem *p)
 	       !memcmp(&p->expected, &p->actual, sizeof(p->expected));
 }
 
-/* What is wrong with one file; @want or @found may be NULL, not both. False if nothing is. */
+/* Determines what is wrong with one file; @want or @found may be NULL, not both. Returns false if nothing is. */
 static bool judge(struct store_problem *ret, const struct manifest_file *want,
 		  const struct disk_file *found)
 {
@@ -173,7 +173,7 @@ static int tell_problems(const struct manifest *m, const struct file_tree *t, st
 	return n;
 }
 
-/* Packs that are missing or not as long as they should be. */
+/* Reports packs that are missing or of the wrong length. */
 static int tell_packs(const struct manifest *m, const struct file_tree *packs,
 		      store_problem_fn tell, void *arg)
 {
@@ -194,7 +194,7 @@ static int tell_packs(const struct manifest *m, const struct file_tree *packs,
 	return n;
 }
 
-/* Whether the chunks of packs can be looked at: their table is sound. */
+/* Whether the chunks of packs can be checked: their table is intact. */
 static bool has_table(const struct manifest *m, const struct file_tree *t)
 {
 	for (size_t i = 0, k = 0; i < m->n_files && k < t->n_files;) {

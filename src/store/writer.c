@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Writing a checkpoint: begin, commit, abort. Complete or absent: what is not renamed to its id does
- * not count, and is swept by the next writer once the lock of this one is gone.
+ * Writes a checkpoint: begin, commit, abort. It is complete or absent: a directory that is not renamed to its id does
+ * not count, and is removed by the next writer once the lock of this one is gone.
  */
 #include "store/store.h"
 #include "base/clock.h"
@@ -83,8 +83,8 @@ int call_rename(int dir_fd, const char *from, const char *to)
 	if (errno != EINVAL && errno != ENOSYS)
 		return -errno;
 
-	/* A file system without RENAME_NOREPLACE: rename(2) never replaces a directory that is not
-	 * empty, and a checkpoint never is. */
+	/* For a file system without RENAME_NOREPLACE: rename(2) never replaces a directory that is not empty, and a
+	 * checkpoint is never empty. */
 	if (fstatat(dir_fd, to, &st, AT_SYMLINK_NOFOLLOW) == 0)
 		return -EEXIST;
 	if (renameat(dir_fd, from, dir_fd, to) == 0)
@@ -157,8 +157,8 @@ static int fail_taken(struct brumate_error *err, const char *store, const char *
 	return -EEXIST;
 }
 
-/* Creates the partial directory and locks it, under the lock of the store: a sweeper, which takes
- * that first, never sees it unlocked. Returns its fd (owned). */
+/* Creates the partial directory and locks it, under the lock of the store: a sweeper takes that lock first, so it
+ * never sees the directory unlocked. Returns its fd (owned). */
 static int create_partial(const struct store_writer *w, const char *store, const char *name,
 			  struct brumate_error *err)
 {
@@ -173,7 +173,7 @@ static int create_partial(const struct store_writer *w, const char *store, const
 	if (fd < 0)
 		return files_fail(err, -fd, store, "create the directory of the checkpoint");
 
-	/* A file system without locks: nobody else gets one either, so no sweeper takes it for dead. */
+	/* On a file system without locks a sweeper gets no lock either, so it does not remove this directory. */
 	if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
 		return fail_taken(err, store, w->id, "is being written in");
 	return take_fd(&fd);
@@ -292,7 +292,7 @@ static void drop_memory(struct file_tree *t)
 	t->n_files = kept;
 }
 
-/* Before they are hashed: what is written meanwhile is a change, too. */
+/* Before they are hashed, so that writes during the hashing count as changes. */
 static int note_files(struct store_hashing *h)
 {
 	const struct file_tree *t = &h->tree;
@@ -357,7 +357,7 @@ static bool is_as_hashed(const struct store_writer *w, const struct disk_file *f
 	       st.st_mtim.tv_nsec == id->changed.tv_nsec;
 }
 
-/* Takes the digests of files of @t that are known by now. */
+/* Takes over the digests of files of @t that are known by now. */
 static int take_hashed(struct store_writer *w, struct file_tree *t, struct brumate_error *err)
 {
 	struct store_hashing *h = take_ptr(&w->hashing);
@@ -441,7 +441,7 @@ static int write_data(struct store_writer *w, struct manifest *m, store_progress
 	auto_(file_tree_fini) struct file_tree t = FILE_TREE_EMPTY, packs = FILE_TREE_EMPTY;
 	int r = file_tree_scan(&t, w->dir_fd, seal_dir, err);
 
-	/* Packs have digests of their own for each chunk, and are synced. */
+	/* Packs have a digest for each chunk instead, and are synced. */
 	if (r == 0 && file_tree_split(&packs, &t, m) < 0)
 		r = brumate_fail(err, ENOMEM, "%m");
 	t.will_sync = true;
@@ -459,7 +459,7 @@ static int write_data(struct store_writer *w, struct manifest *m, store_progress
 static int write_manifest(struct store_writer *w, const char *text, size_t len,
 			  struct brumate_error *err)
 {
-	/* One of an earlier attempt that failed. */
+	/* From an earlier attempt that failed. */
 	unlinkat(w->dir_fd, STORE_MANIFEST_NAME, 0);
 	int r = write_manifest_file(w->dir_fd, STORE_MANIFEST_NAME, text, len);
 	if (r == 0)
@@ -479,8 +479,8 @@ static int encode_and_write(struct store_writer *w, struct manifest *m, struct b
 	return r < 0 ? r : write_manifest(w, text, len, err);
 }
 
-/* Gives the checkpoint its name, for good. Undone if it cannot be made durable: a caller that is told
- * of a failure lets the job go on, and must not find a checkpoint that it does not know of. */
+/* Gives the checkpoint its final name. Undone if it cannot be made durable: after a failure the caller resumes the
+ * job, and must not find a checkpoint that it does not know of. */
 static int publish(struct store_writer *w, struct brumate_error *err)
 {
 	const char *partial = strrchr(w->path, '/') + 1;
@@ -554,7 +554,7 @@ void store_new_id(char ret[static MANIFEST_ID_BYTES], const char *dir, const cha
 void store_abort(struct store_writer *w)
 {
 	stop_hashing(w);
-	/* The lock is held until the directory is gone: a sweeper would race with us for the rest. */
+	/* The lock is held until the directory is removed: otherwise a sweeper would remove it at the same time. */
 	if (w->path && !w->committed)
 		remove_tree(w->store_fd, strrchr(w->path, '/') + 1);
 	cleanup_close(&w->dir_fd);
