@@ -7,9 +7,9 @@
 enum { ARRAY_LEAST = 8 };
 
 /**
- * Makes room for one more item in an array of @n items of @size_bytes each (NULL where there is none yet). An
- * array that is full is doubled. Returns the array; or NULL, with @items as it was. The room follows from @n, so
- * this is for arrays that grow in no other way. Items may be taken off.
+ * Makes room for one more item in an array of @n items of @size_bytes each (NULL if it is empty). A full array is
+ * doubled. Returns the array; or NULL, and @items is unchanged. The capacity follows from @n, so use it only for
+ * arrays that grow in no other way. Items may be removed from the end.
  */
 static inline void *array_room(void *items, size_t n, size_t size_bytes)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Chunk digests: many leaves at a time where the CPU can, the others and roots by libcrypto. SHA-256 is
- * looked up once: finding it anew for every leaf would cost as much as the leaf.
+ * Chunk digests: many leaves at a time if the CPU can, the others and roots by libcrypto. SHA-256 is fetched once:
+ * fetching it again for every leaf would cost as much as the leaf.
  */
 #include "base/chunk.h"
 #include "base/sha256-lanes.h"
@@ -17,12 +17,12 @@ enum { PREFIX_BYTES = 16, HEAD_BYTES = PREFIX_BYTES + 8, ZERO_STEP_WORDS = 64 };
 static const char prefix[PREFIX_BYTES] = "brumate-chunk-1";
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(EVP_MD *) sha256; /* for the life of the process, once it is found */
-static bool has_lanes;		 /* known by then: to ask the CPU is slow on a virtual machine */
+static _Atomic(EVP_MD *) sha256; /* kept for the life of the process once it is found */
+static bool has_lanes; /* set before sha256: querying the CPU is slow on a virtual machine */
 
 DEFINE_AUTO(EVP_MD_CTX *, EVP_MD_CTX_free)
 
-/* Looks for it anew where there was no memory for it the last time. */
+/* Tries again after a failure for lack of memory. */
 static bool find_sha256(void)
 {
 	if (sha256)
@@ -47,7 +47,7 @@ static bool hash_bytes(EVP_MD_CTX *ctx, struct digest *ret, const void *buf, siz
 	       EVP_DigestFinal_ex(ctx, ret->bytes, NULL);
 }
 
-/* The bytes whose digest is the root. */
+/* The input of the root's digest. */
 struct root {
 	uint8_t head[HEAD_BYTES];
 	struct digest leaves[CHUNK_LEAVES_MAX];
@@ -76,7 +76,7 @@ static int finish_root(EVP_MD_CTX *ctx, struct digest *ret, const struct chunk_k
 	return 0;
 }
 
-/* Digests the leaves from the first on, many at a time, as far as there are that many. Returns how many. */
+/* Digests leaves from the first on, many at a time, while there are that many. Returns their number. */
 static size_t digest_lanes(struct root *ret, const void *buf, size_t len_bytes)
 {
 	size_t n = len_bytes / CHUNK_LEAF_BYTES / SHA256_LANES * SHA256_LANES;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * The digest that names a chunk of memory (docs/image-format.md, "Chunk digest"): a tree of SHA-256 of
- * two levels, so that a GPU computes it with a group of threads a leaf, and a CPU with libcrypto. Pure
- * but for libcrypto's own state; any number of threads at a time.
+ * The digest that identifies a chunk of memory (docs/image-format.md, "Chunk digest"): a tree of SHA-256 of two
+ * levels, so that a GPU computes it with a group of threads for each leaf, and a CPU with libcrypto. Pure except for
+ * libcrypto's own state; any number of threads at a time.
  */
 #pragma once
 
@@ -19,12 +19,12 @@ enum {
 	CHUNK_KEY_BYTES = 32,
 };
 
-/** A secret; chunk digests under it tell nothing to who does not have it. */
+/** A secret; without it, digests computed with it reveal nothing about the chunks. */
 struct chunk_key {
 	uint8_t bytes[CHUNK_KEY_BYTES];
 };
 
-/** Leaves of a chunk of @len_bytes. */
+/** The number of leaves of a chunk of @len_bytes. */
 static inline size_t chunk_leaves(size_t len_bytes)
 {
 	return (len_bytes + CHUNK_LEAF_BYTES - 1) / CHUNK_LEAF_BYTES;
@@ -33,17 +33,17 @@ static inline size_t chunk_leaves(size_t len_bytes)
 /** Digest of a chunk. 0, -EINVAL (longer than CHUNK_BYTES_MAX), or -ENOMEM. */
 int chunk_digest(struct digest *ret, const void *buf, size_t len_bytes);
 
-/** As chunk_digest(), under @key. */
+/** Like chunk_digest(), with @key. */
 int chunk_digest_keyed(struct digest *ret, const struct chunk_key *key, const void *buf,
 		       size_t len_bytes);
 
-/** Digest of a chunk of @len_bytes whose chunk_leaves() leaf digests are known already, one after the
- * other. @key may be NULL. */
+/** The digest of a chunk of @len_bytes from the digests of its chunk_leaves() leaves, in their order. @key may be
+ * NULL. */
 int chunk_digest_root(struct digest *ret, const struct chunk_key *key, const struct digest *leaves,
 		      size_t len_bytes);
 
 /** chunk_digest() of CHUNK_BYTES_MAX zeros. 0 or -ENOMEM. */
 int chunk_digest_zeros(struct digest *ret);
 
-/** True if all of @buf is zero; an empty one is. */
+/** True if all bytes of @buf are zero, or it is empty. */
 bool chunk_is_zero(const void *buf, size_t len_bytes);

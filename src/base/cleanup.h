@@ -67,7 +67,7 @@ static inline void cleanup_closedir(DIR **dir)
 	}
 #define auto_(fn) __attribute__((cleanup(cleanup_##fn)))
 
-/* As DEFINE_AUTO for embedded objects: fn takes a pointer to the object. */
+/* Like DEFINE_AUTO, for embedded objects: fn takes a pointer to the object. */
 #define DEFINE_AUTO_FINI(type, fn)               \
 	static inline void cleanup_##fn(type *p) \
 	{                                        \
@@ -89,7 +89,7 @@ static inline int take_fd(int *fd)
 		taken_;                         \
 	})
 
-/** Hands over a struct: where it was is @empty then. */
+/** Moves a struct out, and leaves @empty in its place. */
 #define take_struct(s, empty)               \
 	({                                  \
 		__typeof__(s) taken_ = (s); \

@@ -25,16 +25,16 @@ uint64_t deadline_in_ms(uint64_t timeout_ms);
 /** Milliseconds left until @deadline_ns as poll(2) takes them: -1 for never, 0 when passed. */
 int deadline_left_ms(uint64_t deadline_ns);
 
-/** @deadline_ns as calls take it that wait by CLOCK_MONOTONIC. */
+/** @deadline_ns for calls that wait by CLOCK_MONOTONIC. */
 struct timespec deadline_timespec(uint64_t deadline_ns);
 
-/** A condition whose waits are by deadline_timespec(). */
+/** Initialises a condition for waits until a deadline_timespec(). */
 void condition_init(pthread_cond_t *c);
 
-/** CLOCK_REALTIME in nanoseconds: a moment that others know too, which may be set back. */
+/** CLOCK_REALTIME in nanoseconds: comparable with other machines, but may be set back. */
 uint64_t clock_wall_ns(void);
 
-/** CLOCK_BOOTTIME in nanoseconds: nobody sets it, and it goes on while the machine sleeps. */
+/** CLOCK_BOOTTIME in nanoseconds: never set, and continues while the machine sleeps. */
 uint64_t clock_boot_ns(void);
 
 #define CLOCK_STAMP_BYTES sizeof("2026-01-01T00:00:00.000Z")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What the configuration file may say, as one table, and the files that say it. */
+/* The keys of the configuration file, as one table, and the files in which they are set. */
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/conf.h"
@@ -120,7 +120,7 @@ struct unit {
 	uint64_t factor;
 };
 
-/* Digits and one of @units, which end with a NULL suffix. */
+/* Digits followed by one of @units, which end with a NULL suffix. */
 static int parse_quantity(uint64_t *ret, const char *value, const struct unit *units)
 {
 	uint64_t n = 0;
@@ -371,19 +371,19 @@ int conf_apply(struct brumate_conf *c, const char *name, const char *text, size_
 	return conf_parse(name, text, len_bytes, apply_item, c, err);
 }
 
-/* -ENOENT without touching @err. */
+/* -ENOENT without setting @err. */
 static int read_conf(const char *path, char **ret_text, size_t *ret_len, struct brumate_error *err)
 {
 	struct stat st;
 
 	if (stat(path, &st) < 0)
 		return errno == ENOENT ? -ENOENT : brumate_fail(err, errno, "%s: %m", path);
-	/* /dev/null, where nothing is configured. */
+	/* /dev/null, used as an empty configuration. */
 	if (S_ISCHR(st.st_mode) && st.st_rdev == makedev(1, 3))
 		return -ENOENT;
 	if (!S_ISREG(st.st_mode))
 		return brumate_fail(err, EINVAL, "%s: expected a regular file", path);
-	/* It names a program that root runs. */
+	/* The file names a program that root runs. */
 	if (st.st_mode & S_IWOTH) {
 		brumate_fail(err, EACCES, "%s: everyone may write to it", path);
 		brumate_hint(err, "chmod o-w %s", path);
@@ -413,7 +413,7 @@ static int is_drop_in(const struct dirent *entry)
 
 static int by_bytes(const struct dirent **a, const struct dirent **b)
 {
-	return strcmp((*a)->d_name, (*b)->d_name); /* alphasort(3) would ask the locale */
+	return strcmp((*a)->d_name, (*b)->d_name); /* alphasort(3) would depend on the locale */
 }
 
 static int load_drop_ins(struct brumate_conf *c, const char *dir, struct brumate_error *err)

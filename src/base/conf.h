@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 /*
- * The configuration file: path_config(), then every "*.conf" in the directory of that name with ".d"
- * appended, in the order of their names; then path_config_of_user() in the same way. What is read later wins.
- * None need exist.
+ * The configuration file: path_config(), then every "*.conf" in the directory of that name with ".d" appended, sorted
+ * by name; then path_config_of_user() in the same way. Later settings override earlier ones. None of the files has to
+ * exist.
  *
- *	# or ; starts a comment line; there are no continuation lines
- *	[Section]
- *	Key=Value
+ * # or ; starts a comment line; there are no continuation lines
+ * [Section]
+ * Key=Value
  *
- * White space around keys and values does not count; an empty value restores the default. An unknown
- * key is a warning, so that one file serves several versions; a wrong value is an error.
+ * White space around keys and values is ignored; an empty value restores the default. An unknown key is a warning, so
+ * that one file serves several versions; a wrong value is an error.
  */
 #pragma once
 
@@ -28,7 +28,7 @@ enum conf_data_path {
 	CONF_DATA_PATH__MAX
 };
 
-/* As in chunks/chunks.h, which this layer does not see. */
+/* The same as in chunks/chunks.h, which this layer cannot include. */
 enum conf_compress {
 	CONF_COMPRESS_AUTO,
 	CONF_COMPRESS_NONE,
@@ -42,43 +42,43 @@ enum conf_memory { CONF_MEMORY_AUTO, CONF_MEMORY_BRUMATE, CONF_MEMORY_CRIU, CONF
 struct brumate_conf {
 	/* [Store] */
 	char *store_dir; /* Directory=PATH: where checkpoints go. Owned; NULL: path_checkpoints_dir() */
-	char *key_file;	 /* EncryptionKeyFile=PATH: of checkpoints. Owned; NULL: not encrypted */
+	char *key_file; /* EncryptionKeyFile=PATH: encrypts checkpoints. Owned; NULL: not encrypted */
 	char *key_program; /* EncryptionKeyCommand=PATH: prints the key. Owned */
 	char *signing_key; /* SigningKey=PATH: signs manifests. Owned; NULL: not signed */
-	char *trusted_keys; /* TrustedKeys=PATH: whose signatures count. Owned; NULL: none is asked for */
-	bool allow_unauthenticated; /* AllowUnauthenticated=no: read those that do not say from whom they are */
-	uint64_t files_bytes; /* Files=0: up to this size files that a job writes are copied; 0 = none */
+	char *trusted_keys; /* TrustedKeys=PATH: keys of trusted signers. Owned; NULL: no signature needed */
+	bool allow_unauthenticated; /* AllowUnauthenticated=no: read checkpoints without proof of their origin */
+	uint64_t files_bytes; /* Files=0: saves the content of files that a job writes, up to this size; 0: of none */
 	enum conf_compress compress; /* Compress=auto: of memory; none, lz4, zstd */
 
 	/* [Operation] */
-	uint64_t
-		lock_timeout_ms; /* LockTimeout=10s: how long the driver may take to stop a process */
+	uint64_t lock_timeout_ms; /* LockTimeout=10s: limit for the driver to stop a process */
 	uint64_t timeout_ms; /* Timeout=0: for a whole suspend, checkpoint or restore; 0 = none */
 	bool keep_copy;	     /* KeepCopy=no: keep the host copy of a job that is resumed */
-	bool tcp_close;	     /* TcpClose=no: close TCP connections at checkpoint, not keep them */
+	bool tcp_close; /* TcpClose=no: close TCP connections at checkpoint instead of keeping them */
 
 	/* [Broker] */
-	uint64_t idle_timeout_ms; /* IdleTimeout=60s: how long an idle broker stays; 0 = for ever */
-	uint64_t pool_bytes;	  /* Pool=0: host memory it may pin; 0 = half of the machine's */
-	uint64_t memory_bytes; /* Memory=0: host copies in memory, at most; 0 = what there is */
-	char *spill_dir; /* SpillDirectory=PATH: for those beyond. Owned; NULL: in the state directory */
-	bool prepare;	 /* Prepare=yes: have memory for copies of running jobs ready */
-	bool prepare_gpu; /* PrepareGpu=yes: and pinned, which keeps their GPUs open */
-	bool digests;	     /* Digests=yes: leave out zeros, compare what was copied in */
+	uint64_t idle_timeout_ms; /* IdleTimeout=60s: after which an idle broker ends; 0 = never */
+	uint64_t pool_bytes; /* Pool=0: limit of pinned host memory; 0 = half of the machine's */
+	uint64_t
+		memory_bytes; /* Memory=0: limit of host copies in memory; 0 = the machine's memory */
+	char *spill_dir; /* SpillDirectory=PATH: for copies beyond it. Owned; NULL: in the state directory */
+	bool prepare;	  /* Prepare=yes: keep memory ready for copies of running jobs */
+	bool prepare_gpu; /* PrepareGpu=yes: pin it, too, which keeps the jobs' GPUs open */
+	bool digests;	  /* Digests=yes: skip zeros, compare what was copied in */
 
 	/* [Run] */
 	enum conf_gpu gpu; /* Gpu=auto: "simulated" puts jobs on the simulated GPU */
-	enum conf_data_path
-		data_path; /* DataPath=auto: who moves device memory; broker, driver */
-	uint64_t log_bytes; /* LogKeep=1G: of the end of a log of ours; 0 = all of it */
+	enum conf_data_path data_path; /* DataPath=auto: what moves device memory; broker, driver */
+	uint64_t
+		log_bytes; /* LogKeep=1G: how much of the end of a job's log is kept; 0 = all of it */
 
 	/* [Criu] */
-	char *criu_path; /* Path=PATH: the criu to use. Owned; NULL: the one that is found */
+	char *criu_path; /* Path=PATH: the criu to use. Owned; NULL: search for one */
 
 	/* [Container] */
-	bool container_force; /* Force=no: checkpoint containers that may not come back, too */
-	enum conf_memory container_memory; /* Memory=auto: who saves large CPU memory; brumate, criu */
-	char *container_state; /* State=DIR:…: of OCI runtimes. Owned; NULL: where it usually is */
+	bool container_force; /* Force=no: also checkpoint containers that might not be restorable */
+	enum conf_memory container_memory; /* Memory=auto: saves CPU memory; brumate, criu */
+	char *container_state; /* State=DIR:…: state directories of OCI runtimes. Owned; NULL: the usual ones */
 
 	/* One line each, for the program to log. Owned. */
 	char **warnings;
@@ -98,17 +98,16 @@ void conf_fini(struct brumate_conf *c);
 DEFINE_AUTO_FINI(struct brumate_conf, conf_fini)
 
 /**
- * Reads the configuration files and their drop-ins. Refuses files that everyone may write to.
- * @ret is owned by the caller. Errors to act on: -EINVAL (the text names file, line, value and what is
- * allowed), -EACCES, -errno.
+ * Reads the configuration files and their drop-ins. Refuses files that are writable by everyone. @ret is owned by the
+ * caller. Errors to act on: -EINVAL (the text names file, line, value and what is allowed), -EACCES, -errno.
  */
 int conf_load(struct brumate_conf *ret, struct brumate_error *err);
 
-/** Whether GPUs are the simulated ones, for what is no job's: as the environment says (BRUMATE_GPU), or the file. */
+/** Whether GPUs are the simulated ones, where no job says so: from the environment (BRUMATE_GPU), or the file. */
 bool conf_wants_simulated(const struct brumate_conf *c);
 
-/** Applies the text of one file, which errors and warnings call @name, to @c. Pure. On failure @c holds
- * what came before the bad line. */
+/** Applies the text of one file to @c. @name: of the file, for errors and warnings. Pure. On failure @c has the
+ * settings before the bad line. */
 int conf_apply(struct brumate_conf *c, const char *name, const char *text, size_t len_bytes,
 	       struct brumate_error *err);
 
@@ -124,16 +123,16 @@ int conf_parse(const char *name, const char *text, size_t len_bytes,
 	       int (*fn)(void *arg, const struct conf_item *item, struct brumate_error *err),
 	       void *arg, struct brumate_error *err);
 
-/* Values. Each returns 0, or -EINVAL without touching @ret. Pure. */
+/* Parsers of values. Each returns 0, or -EINVAL without writing @ret. Pure. */
 
 /** yes, no, true, false, on, off, 1 or 0. */
 int conf_bool(bool *ret, const char *value);
 
-/** A whole number with ms, s, m or h; seconds without. */
+/** A whole number with ms, s, m or h; without a unit, seconds. */
 int conf_duration_ms(uint64_t *ret, const char *value);
 
-/** A whole number of bytes, or of KiB, MiB, GiB, TiB with K, M, G, T. */
+/** A whole number of bytes, or with K, M, G, T: of KiB, MiB, GiB, TiB. */
 int conf_size_bytes(uint64_t *ret, const char *value);
 
-/** Index of @value in @words, which end with NULL. */
+/** The index of @value in @words, which end with NULL. */
 int conf_word(int *ret, const char *value, const char *const *words);

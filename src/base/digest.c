@@ -26,8 +26,9 @@ DEFINE_AUTO(EVP_CIPHER *, EVP_CIPHER_free)
 /* ---- memory for its beginning ---- */
 
 /*
- * OpenSSL 3.5 notes each call for memory that fails, and sets itself up for that first: where the call is one of setting up,
- * the thread waits for itself for ever. So until it is set up it gets from a stock what there is no other memory for.
+ * OpenSSL 3.5 records each failed allocation, and initialises itself for that first: if the allocation is part of the
+ * initialisation, the thread deadlocks. So until it is initialised, allocations that fail are served from a fixed
+ * stock.
  */
 static struct {
 	_Alignas(max_align_t) char bytes[256 << 10];
@@ -101,8 +102,8 @@ static bool find_cipher(const char *name)
 	return cipher;
 }
 
-/* It lists all algorithms of a kind when one of the kind is looked for, once: those that it has no memory for then, it never
- * finds again. So each that is used is looked for (seal.c has the ciphers). */
+/* libcrypto lists all algorithms of a kind on the first search for one of that kind: those for which it has no memory
+ * at that time are never found later. So search for each that is used (seal.c has the ciphers). */
 int digest_set_up(void)
 {
 	auto_(EVP_MAC_free) EVP_MAC *mac = NULL;
@@ -118,7 +119,7 @@ int digest_set_up(void)
 		       : -ENOMEM;
 }
 
-/* NULL where there is no memory. */
+/* NULL if out of memory. */
 static EVP_MD_CTX *begin_sha256(void)
 {
 	auto_(EVP_MD_CTX_free) EVP_MD_CTX *ctx = digest_has_libcrypto() ? EVP_MD_CTX_new() : NULL;
@@ -175,7 +176,7 @@ int digest_file_steps(struct digest *ret, int fd, uint64_t *ret_len_bytes, diges
 	return 0;
 }
 
-/* The context itself: the type only keeps libcrypto's out of the header. */
+/* The context itself: the type only keeps libcrypto out of the header. */
 int digest_begin(struct digest_run **ret)
 {
 	EVP_MD_CTX *ctx = begin_sha256();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Building, prefixing and classifying struct brumate_error; see error.h for the contract. */
+/* Starts, prefixes and classifies struct brumate_error; see error.h for the contract. */
 #include "base/error.h"
 
 #include <errno.h>

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * The one error contract of the tree.
- *
- * Functions return int: 0 done, >0 a documented outcome of that function, <0 a negative errno to be
- * forwarded. Where context helps, the last parameter is a struct brumate_error on the caller's
- * stack: it owns nothing, cannot leak and travels the wire unchanged. brumate_fail() starts it,
+ * The error contract of the whole tree. Functions return int: 0 done, >0 a documented outcome of that function, <0 a
+ * negative errno to be passed on. Where context helps, the last parameter is a struct brumate_error on the caller's
+ * stack: it owns nothing, cannot leak and is sent between programs unchanged. brumate_fail() starts it,
  * brumate_wrap() prefixes it on the way up, so a user reads
  * "restore job-7: manifest: truncated: 2 of 4 bytes".
  */
@@ -15,13 +13,13 @@
 /** Exit codes of `brumate`, documented in brumate(1). */
 enum exit_code {
 	EXIT_OK = 0,
-	EXIT_FAILED = 1,	/* failed, nothing more precise to say */
-	EXIT_USAGE = 2,		/* bad command line or parameter */
-	EXIT_NOT_FOUND = 3,	/* no such job, checkpoint or process */
-	EXIT_UNSUPPORTED = 4,	/* not possible here; `brumate doctor` says why */
-	EXIT_PERMISSION = 5,	/* not yours */
-	EXIT_BUSY = 6,		/* another operation, or something in the way */
-	EXIT_STILL_RUNNING = 7, /* suspend or checkpoint failed; the job goes on running */
+	EXIT_FAILED = 1,      /* failed, nothing more precise to say */
+	EXIT_USAGE = 2,	      /* bad command line or parameter */
+	EXIT_NOT_FOUND = 3,   /* no such job, checkpoint or process */
+	EXIT_UNSUPPORTED = 4, /* not possible here; `brumate doctor` says why */
+	EXIT_PERMISSION = 5,  /* belongs to another user */
+	EXIT_BUSY = 6,	      /* another operation is under way, or something else is in the way */
+	EXIT_STILL_RUNNING = 7, /* suspend or checkpoint failed; the job continues to run */
 	EXIT_JOB_LOST = 8,	/* failed, and the job is lost */
 	EXIT_BAD_IMAGE = 9,	/* image damaged, foreign, truncated or incompatible */
 	EXIT_TIMEOUT = 124,	/* a deadline passed */
@@ -32,10 +30,10 @@ enum exit_code {
 
 struct brumate_error {
 	int code;	 /* positive errno; 0 = no error */
-	int exit_code;	 /* enum exit_code; 0 = derive it from code */
+	int exit_code;	 /* enum exit_code; 0 = derived from code */
 	char text[1024]; /* one line, no newline, "context: context: cause" */
-	char hint[512];	 /* what to do about it; empty if nothing is known */
-	char parameter[64]; /* of a call, where it is what is wrong; else empty */
+	char hint[512];	 /* what to do about it; empty if unknown */
+	char parameter[64]; /* the call's parameter that is wrong; else empty */
 };
 
 #define BRUMATE_ERROR_NONE ((struct brumate_error){ 0 })
@@ -44,8 +42,8 @@ struct brumate_error {
 int brumate_fail(struct brumate_error *err, int code, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
-/** Prefixes "@fmt: " to the text of @err, keeps code and hint: it is no longer about a parameter of the call.
- * Starts it if it is empty. Returns @r. */
+/** Prefixes "@fmt: " to the text of @err and keeps code and hint; clears the parameter. Starts @err if it is empty.
+ * Returns @r. */
 int brumate_wrap(struct brumate_error *err, int r, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
@@ -56,5 +54,5 @@ void brumate_hint(struct brumate_error *err, const char *fmt, ...)
 /** Sets the exit code explicitly (EXIT_STILL_RUNNING and the like). @err may be NULL. */
 void brumate_error_exit(struct brumate_error *err, enum exit_code exit_code);
 
-/** The exit code @err stands for: the explicit one, or the one derived from its errno. */
+/** The exit code for @err: the explicit one, or the one derived from its errno. */
 enum exit_code brumate_exit_code(const struct brumate_error *err);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Named fault points, driven by a file that tests write; see fault.h. Costs one load when off. */
+/* Named fault points, controlled by a file that tests write; see fault.h. Costs one load if unused. */
 #include "base/fault.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
@@ -69,7 +69,7 @@ static void delay_ms(long ms)
 		;
 }
 
-/* Opening a FIFO to read waits for whoever opens it to write. */
+/* Opening a FIFO for reading waits until a test opens it for writing. */
 static void hold_point(const char *path)
 {
 	auto_free char *fifo = NULL;

@@ -3,7 +3,7 @@
  * Named fault points: places where a test can make this process fail, die, stall, or kill a peer.
  *
  * Nothing happens unless the environment names a file in BRUMATE_FAULT_FILE when the process starts.
- * The first line of the file is read anew at each point:
+ * The first line of the file is read at each point:
  *
  *	POINT ACTION[:ARG]
  *
@@ -14,9 +14,9 @@
  *	stop          SIGSTOP to this process, whose number is added to the file's name and ".stopped" before
  *	stop:WHO      the same to a peer
  *	delay:MS      the point waits MS milliseconds
- *	hold          the point makes a FIFO, the file's name and ".held", and waits until somebody writes to it
- * A line is taken out of the file when its point is hit, so each fault fires once; the next line, if there
- * is one, counts from then on. The file is removed with the last.
+ *	hold          the point makes a FIFO, the file's name and ".held", and waits until something is written to it
+ * A line is removed from the file when its point is hit, so each fault fires once; from then on the next line
+ * counts. The file is removed with its last line.
  */
 #pragma once
 
@@ -25,5 +25,5 @@
 /** Passes the point @name. Returns 0, or the -errno that a test injected. */
 int fault_point(const char *name);
 
-/** Tells fault points where the peer @who is; @pid 0 forgets it. @who: a string literal. */
+/** Registers the pid of the peer @who (a string literal) for fault points; @pid 0 forgets it. */
 void fault_register_peer(const char *who, pid_t pid);

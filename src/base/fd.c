@@ -149,7 +149,7 @@ int file_read(int dir_fd, const char *path, size_t max_bytes, char **ret_text,
 int file_read_plain(int dir_fd, const char *name, size_t max_bytes, char **ret_text,
 		    size_t *ret_len_bytes)
 {
-	/* To open a device would set it in motion, and a pipe that nobody writes to would be waited for. */
+	/* Opening a device could have effects, and opening a pipe without a writer would block. */
 	auto_close int path_fd = RESERVE_TRY(openat(dir_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
 	char path[32];
 	struct stat st;
@@ -204,7 +204,7 @@ static int write_and_rename(int dir_fd, const char *path, const void *text, size
 	if (r == 0 && renameat(dir_fd, tmp, dir_fd, path) < 0)
 		r = -errno;
 	if (r < 0 && unlinkat(dir_fd, tmp, 0) < 0)
-		unlinkat(dir_fd, tmp, 0); /* what failed for once need not leave anything */
+		unlinkat(dir_fd, tmp, 0); /* try once more after a temporary failure */
 	return r;
 }
 
@@ -222,7 +222,7 @@ int file_swap(int dir_fd, const char *path, const void *text, size_t len_bytes, 
 
 enum { STAT_BYTES_MAX = 4096 };
 
-/* A zombie has ended, too. False where that cannot be told. */
+/* A zombie counts as ended. False if that cannot be determined. */
 static bool has_ended(int pid)
 {
 	auto_free char *text = NULL;
@@ -234,7 +234,7 @@ static bool has_ended(int pid)
 	return r == -ENOENT || r == -ESRCH || (end && (end[2] == 'Z' || end[2] == 'X'));
 }
 
-/* Whether @name is that of a file which a process that has ended was about to rename. */
+/* Whether @name is a temporary file of write_and_rename() whose process has ended. */
 static bool is_left_over(const char *name)
 {
 	const char *mark = strstr(name, ".tmp.");
@@ -261,7 +261,7 @@ static int make_dir(const char *path, mode_t mode, bool sync)
 		return errno == EEXIST ? 0 : -errno;
 	if (!sync)
 		return 0;
-	/* A directory that may be written to and not read cannot be synced. */
+	/* A directory that is writable but not readable cannot be synced. */
 	int r = sync_parent(AT_FDCWD, path);
 	return r == -EACCES ? 0 : r;
 }

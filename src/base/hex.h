@@ -2,7 +2,7 @@
 /* Bytes as hexadecimal digits. */
 #pragma once
 
-/** The value of a digit, which is lower case; -1 for what is none. */
+/** The value of a lower-case digit; -1 for any other character. */
 static inline int hex_value(int c)
 {
 	if (c >= '0' && c <= '9')

@@ -11,13 +11,13 @@
 #include <time.h>
 #include <unistd.h>
 
-/* <linux/mman.h> of older systems does not know them. */
+/* Missing in <linux/mman.h> of older systems. */
 enum { POPULATE_WRITE = 23, COLLAPSE = 25 };
 
 #define HUGE_MASK ((uintptr_t)HUGE_PAGE_BYTES - 1)
 
-/* Makes one small page of each huge page be there, because the kernel does not collapse what is not there at all.
- * It is asked of the kernel, which then says where there is no room; a process that touched it would end. */
+/* Populates one small page of each huge page, because the kernel does not collapse missing pages. Done by a system
+ * call, which returns an error if there is no memory; touching the pages would end the process. */
 static int touch_pages(char *p, size_t len_bytes)
 {
 	for (size_t at = 0; at < len_bytes; at += HUGE_PAGE_BYTES)
@@ -45,11 +45,11 @@ int huge_pages_populate(void *p, size_t len_bytes)
 	return r;
 }
 
-/* Small pages take at least that long for as much as a huge one; a failure is as bad as some that are slow. */
+/* Small pages for as much as a huge page take at least that long; a failed attempt counts as several slow ones. */
 #define SLOW_NS	  (300u * 1000)
 #define FAILED_NS (4u * SLOW_NS)
 
-/* Huge pages are not asked for again for that long, as each try searches for memory in one piece. */
+/* The pause before huge pages are tried again, as each attempt searches for contiguous memory. */
 #define REST_NS (1000 * NS_PER_MS)
 
 static bool is_over(uint64_t given_up_ns)
@@ -99,8 +99,8 @@ void huge_pages_note(struct huge_pages_luck *l, size_t len_bytes, int result, ui
 
 static bool fill_huge(void *p, size_t len_bytes, bool patient)
 {
-	static struct huge_pages_luck lucks[2]; /* those with patience only count failures */
-	static atomic_bool unable;		/* this kernel does not know how */
+	static struct huge_pages_luck lucks[2]; /* the patient one only counts failures */
+	static atomic_bool unable;		/* this kernel does not support it */
 	struct huge_pages_luck *luck = &lucks[patient];
 
 	if (len_bytes < FILL_BYTES_MIN || unable || !huge_pages_pay(luck) ||
@@ -130,8 +130,8 @@ int huge_pages_fill(void *p, size_t len_bytes, enum huge_pages_effort effort)
 	return huge;
 }
 
-/* Reserves more than is needed by two huge pages, moves the beginning to @shift behind that of a huge page, and
- * gives back what is left over. */
+/* Reserves two huge pages more than needed, moves the start to @shift after the start of a huge page, and releases
+ * the rest. */
 static char *reserve_addresses(size_t len_bytes, size_t shift)
 {
 	size_t room = len_bytes + 2 * HUGE_PAGE_BYTES;
@@ -160,7 +160,7 @@ void *huge_pages_map(int fd, uint64_t offset, size_t len_bytes, int protection)
 
 	if (!at)
 		return NULL;
-	/* A failure may leave nothing there, and by now another thread's memory: that is not to be unmapped. */
+	/* A failure may leave the addresses unmapped and, by now, used by another thread: they must not be unmapped. */
 	if (mmap(at, len_bytes, protection, MAP_SHARED | MAP_FIXED, fd, (off_t)offset) != at)
 		return NULL;
 	return at;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * libcurl, opened when it is first needed: it brings two dozen libraries along, which every other command
- * does without.
+ * libcurl, opened when it is first needed: it loads two dozen other libraries, which most commands do not need.
  */
 #pragma once
 
@@ -30,5 +29,5 @@ struct libcurl {
 };
 extern struct libcurl libcurl;
 
-/** Opens it, once. @what needs it, as a hint says ("object stores"). 0; -EOPNOTSUPP: it is not installed, or too old. */
+/** Opens it, once. @what needs it, for a hint ("object stores"). 0; -EOPNOTSUPP: it is not installed, or too old. */
 int libcurl_open(const char *what, struct brumate_error *err);

@@ -49,6 +49,6 @@ void log_print(enum log_level level, const char *fmt, ...)
 	va_end(ap);
 	strcat(line, "\n");
 	if (write(STDERR_FILENO, line, strlen(line)) < 0)
-		errno = 0; /* nowhere left to say it */
+		errno = 0; /* there is no other place to report it */
 	errno = saved;
 }

@@ -68,11 +68,11 @@ static bool parse_bytes(const char *text, uint64_t *ret)
 	return true;
 }
 
-/* The names of what a cgroup tells. Beyond the first limit a process in it is killed; beyond the other its threads are held up,
- * because the memory of host copies cannot be taken back. */
+/* A cgroup's files. Above the first limit a process in it is killed; above the second its threads are throttled,
+ * because the memory of host copies cannot be reclaimed. */
 struct memory_files {
 	const char *limits[2], *used;
-	/* in "memory.stat": what the kernel takes back before it ends anybody, cached files and what it remembers of others */
+	/* in "memory.stat": what the kernel reclaims before it kills: cached files and reclaimable slab */
 	const char *reclaimable[3];
 };
 
@@ -95,7 +95,7 @@ static const struct memory_files *files_of(const char *cgroup)
 	return used ? &version_1 : &version_2;
 }
 
-/* The bytes that one cgroup may have. */
+/* The lowest memory limit of one cgroup. */
 static uint64_t limit_of(const char *cgroup, const struct memory_files *files)
 {
 	uint64_t least = UINT64_MAX;
@@ -104,7 +104,7 @@ static uint64_t limit_of(const char *cgroup, const struct memory_files *files)
 		auto_free char *text = read_cgroup_file(cgroup, files->limits[i]);
 		uint64_t limit;
 
-		/* No limit is "max", or in version 1 whole pages of almost INT64_MAX. */
+		/* Without a limit it is "max", or in version 1 almost INT64_MAX, in whole pages. */
 		if (parse_bytes(text, &limit) && limit < least && limit < INT64_MAX / 2)
 			least = limit;
 	}
@@ -141,13 +141,13 @@ uint64_t machine_cgroup_room_bytes(const char *cgroup)
 	return used < limit ? limit - used : 0;
 }
 
-/* The cgroup of the one hierarchy of version 2; @line: "ID:CONTROLLERS:PATH". */
+/* The cgroup in the hierarchy of version 2; @line: "ID:CONTROLLERS:PATH". */
 static char *version_2_cgroup(const char *line)
 {
 	return strncmp(line, "0::/", 4) ? NULL : strdup(line[4] ? line + 3 : "");
 }
 
-/* That of the hierarchy of version 1 with @controller, if it is at its usual place. */
+/* The cgroup in the hierarchy of version 1 with @controller, if that is mounted at its usual place. */
 static char *version_1_cgroup(const char *line, const char *controller)
 {
 	const char *found = strchr(line, ':');
@@ -192,7 +192,7 @@ char *machine_cgroup(pid_t pid)
 	return take_ptr(&found);
 }
 
-/* Whether the file of a cgroup has @word at the beginning of a line. */
+/* Whether the file of a cgroup has a line that starts with @word. */
 static bool says(char *cgroup, const char *name, const char *word)
 {
 	auto_free char *text = cgroup ? read_cgroup_file(cgroup, name) : NULL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Copies of what may not be there; see mapped.h. */
+/* Copies from mappings that may lose their pages; see mapped.h. */
 #include "base/mapped.h"
 
 #ifdef __SSE2__
@@ -15,10 +15,10 @@
 
 enum { LINE_BYTES = 64, PAGE_BYTES = 4096, BLOCK_BYTES = 4 * PAGE_BYTES };
 
-static _Thread_local sigjmp_buf *volatile way_out; /* NULL: the thread copies nothing */
+static _Thread_local sigjmp_buf *volatile way_out; /* NULL: the thread is not copying */
 
-/* The kernel sends it to the thread whose access it is. Any other ends the process when the instruction is run again, or
- * when it is sent once more. */
+/* The kernel sends SIGBUS to the thread that made the access. Any other SIGBUS ends the process: when the instruction
+ * is executed again, or by sending the signal once more. */
 static void leave_copy(int number, siginfo_t *info, void *context)
 {
 	(void)context;
@@ -50,7 +50,8 @@ static void copy_line(char *to, const char *from)
 	_mm_stream_si128(out + 3, d);
 }
 
-/* Of several pages by turns: what a processor reads ahead ends at each page's end, and here it reads ahead of all of them. */
+/* Copies from several pages alternately: a processor's read-ahead stops at the end of each page, and this way it
+ * reads ahead in all of them. */
 static void copy_block(char *to, const char *from)
 {
 	for (size_t i = 0; i < PAGE_BYTES; i += LINE_BYTES)
@@ -74,7 +75,7 @@ static void copy_past_cache(char *to, const char *from, size_t len_bytes)
 }
 #endif
 
-/* Apart from what calls sigsetjmp(), so that the way out leads to a function whose variables never change. */
+/* Separate from the caller of sigsetjmp(), so that siglongjmp() returns to a function whose variables never change. */
 __attribute__((noinline)) static void copy_bytes(void *to, const void *from, size_t len_bytes,
 						 bool past_cache)
 {
@@ -95,7 +96,7 @@ int mapped_copy(void *to, const void *from, size_t len_bytes, bool past_cache)
 		return -EFAULT;
 	}
 	way_out = &here;
-	atomic_signal_fence(memory_order_seq_cst); /* all of the copy is between the two */
+	atomic_signal_fence(memory_order_seq_cst); /* the whole copy stays between the two */
 	copy_bytes(to, from, len_bytes, past_cache);
 	atomic_signal_fence(memory_order_seq_cst);
 	way_out = NULL;

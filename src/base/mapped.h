@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
-/* Memory that is mapped from a file which others may cut short: touching what is cut off is a SIGBUS. */
+/* Memory that is mapped from a file which others may truncate: accessing the truncated part raises SIGBUS. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
 /**
- * Copies @len_bytes from a mapping of a file. Returns 0, or -EFAULT where a part of them is not there any more, or cannot
- * be read; what is at @to is void then. @past_cache: no processor reads what is copied, but a device, so it need not be in a
- * cache, nor what was there before be read into one: 16 threads of a Xeon copy 65 GB/s so instead of 50, 2 MiB at a time.
+ * Copies @len_bytes from a mapping of a file. Returns 0, or -EFAULT if a part of them does not exist any more, or
+ * cannot be read; the bytes at @to are invalid then. @past_cache: the copy is for a device and not read by a
+ * processor, so it bypasses the caches: 16 threads of a Xeon copy 65 GB/s that way instead of 50, 2 MiB at a time.
  *
- * From the first call on SIGBUS has a handler in this process; one that has nothing to do with such a copy ends it as
- * ever. So it is for programs, not for code that is a guest in others.
+ * From the first call on this process has a handler of SIGBUS; a SIGBUS that has nothing to do with such a copy ends
+ * the process as usual. So it is for our programs, not for libraries in other programs.
  */
 int mapped_copy(void *to, const void *from, size_t len_bytes, bool past_cache);

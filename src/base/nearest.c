@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The name that somebody meant; see nearest.h. */
+/* Finds the name that was probably meant; see nearest.h. */
 #include "base/nearest.h"
 
 #include <string.h>

@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Without room for as many the kernel drops some, and does not say so. */
+/* With less room, the kernel drops some descriptors silently. */
 union control {
 	struct cmsghdr header;
 	char space[CMSG_SPACE(PACKET_FDS_KERNEL_MAX * sizeof(int))];
@@ -36,7 +36,7 @@ static void put_fds(struct msghdr *msg, union control *control, const int *fds, 
 	memcpy(CMSG_DATA(c), fds, n * sizeof(int));
 }
 
-/* Takes those that @ret has room for; the others are closed. */
+/* Takes as many as @ret has room for; closes the others. */
 static void take_fds(struct msghdr *msg, struct packet_fds *ret)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
@@ -58,7 +58,7 @@ static void take_fds(struct msghdr *msg, struct packet_fds *ret)
 	}
 }
 
-/* After a call that failed: returns 0 where it is to be tried again, else -errno. */
+/* After a call that failed: returns 0 if it should be repeated, else -errno. */
 static int wait_to_retry(int socket_fd, short events, uint64_t deadline_ns)
 {
 	if (errno == EINTR)
@@ -68,7 +68,7 @@ static int wait_to_retry(int socket_fd, short events, uint64_t deadline_ns)
 	return errno == ECONNRESET || errno == ENOTCONN ? -EPIPE : -errno;
 }
 
-/* Without a deadline the call itself waits, unless the socket is one that does not. */
+/* Without a deadline the call itself waits, unless the socket is non-blocking. */
 static int flags_for(uint64_t deadline_ns)
 {
 	return deadline_ns == DEADLINE_NEVER ? 0 : MSG_DONTWAIT;
@@ -100,7 +100,7 @@ static ssize_t receive(int socket_fd, struct iovec iov, int flags, struct packet
 		       uint64_t deadline_ns)
 {
 	union control control;
-	/* Without room for descriptors the kernel lets go of its own references, and closes nothing. */
+	/* Without room for descriptors, the kernel drops its references and closes nothing here. */
 	const bool has_room = fds->room || !(flags & MSG_PEEK);
 	struct msghdr msg = { .msg_iov = &iov,
 			      .msg_iovlen = 1,
@@ -114,7 +114,7 @@ static ssize_t receive(int socket_fd, struct iovec iov, int flags, struct packet
 		msg.msg_controllen = has_room ? sizeof(control) : 0;
 		n = recvmsg(socket_fd, &msg, MSG_CMSG_CLOEXEC | flags | flags_for(deadline_ns));
 		r = n > 0 ? 0 : -EPIPE;
-		/* unix(7): a socket that is closed with bytes unread, or before it is accepted. */
+		/* unix(7): the peer was closed with unread bytes, or before it accepted the connection. */
 		if (n < 0 && errno == ECONNRESET)
 			fds->state = PACKET_UNREAD;
 		if (n < 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Where things live: compiled-in directories or those of a user, each overridden by its variable. */
+/* Paths of files and directories: compiled-in ones or those of a user, each overridden by its variable. */
 #include "base/paths.h"
 #include "base/cleanup.h"
 #include "base/fd.h"
@@ -17,7 +17,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-/* Of a user who is not root; worked out once, as the environment is at that time. */
+/* For a user other than root; determined once, from the environment at that time. */
 static struct {
 	char *runtime, *state, *checkpoints, *logs, *config;
 } of_user;
@@ -29,7 +29,7 @@ static const char *value_of(const char *variable)
 	return value && *value ? value : NULL;
 }
 
-/* A relative path means nothing to the programs that run elsewhere, and the rule is to ignore it. */
+/* A relative path is meaningless to programs that run elsewhere, and the XDG specification says to ignore it. */
 static const char *absolute_of(const char *variable)
 {
 	const char *value = value_of(variable);
@@ -37,8 +37,7 @@ static const char *absolute_of(const char *variable)
 	return value && *value == '/' ? value : NULL;
 }
 
-/* Below $@variable, or below the home directory in @below; a user without either has what is in the runtime
- * directory. Owned. */
+/* In $@variable, or in @below of the home directory; for a user without either, in the runtime directory. Owned. */
 static char *make_base(const char *variable, const char *below)
 {
 	const char *base = absolute_of(variable), *home = absolute_of("HOME");
@@ -72,7 +71,7 @@ static void work_out_of_user(void)
 	of_user.config = config ? path_format("%s/brumate.conf", config) : NULL;
 }
 
-/* Root's, or what @at holds for another user. Without memory there is nothing that a caller could do. */
+/* Root's directory, or what @at has for another user. Callers could not handle lack of memory. */
 static const char *fallback_to(const char *of_root, char *const *at)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -161,7 +160,7 @@ static int refuse_runtime_dir(const char *dir, const char *why, struct brumate_e
 	return -EPERM;
 }
 
-/* Whatever has the name of a user's in /tmp may be somebody's trap, a link above all. */
+/* A file with the name of a user's directory in /tmp may be another user's trap, for example a link. */
 static int check_runtime_dir(const char *dir, bool in_tmp, struct brumate_error *err)
 {
 	struct stat st;
@@ -199,7 +198,7 @@ char *path_find_helper(const char *name)
 	if (slash)
 		*slash = '\0';
 
-	/* A build directory has each program in a folder of its own, and all of them linked above. */
+	/* In a build directory each program is in a folder of its own, with links to all in the directory above. */
 	auto_free char *above = path_format("%s/..", self);
 	const char *dirs[] = { given, self, above, BRUMATE_DEFAULT_LIBEXEC_DIR };
 	for (size_t i = 0; i < sizeof(dirs) / sizeof(dirs[0]); i++) {

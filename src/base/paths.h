@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Where things live. Every directory can be moved by the environment (docs/environment.md), so that
- * several instances live side by side:
+ * Paths of directories and files. The environment can replace each directory (docs/environment.md), so that several
+ * instances can run independently:
  *
  *	                     what                root's                     a user's
  *	BRUMATE_RUNTIME_DIR  sockets, locks      /run/brumate               /tmp/brumate-UID
@@ -12,9 +12,9 @@
  *	BRUMATE_LIBEXEC_DIR  helper programs     (compiled in; the build directory when run from it)
  *
  * STATE is $XDG_STATE_HOME/brumate or ~/.local/state/brumate, CONFIG is $XDG_CONFIG_HOME/brumate or
- * ~/.config/brumate. A user's home may be that of many machines at once: checkpoints are theirs in common,
- * a job is of the machine that it runs on. A job outlives the login that started it, and $XDG_RUNTIME_DIR
- * does not, so no socket of ours lies there.
+ * ~/.config/brumate. Several machines may share a user's home: they also share its checkpoints, but a job belongs
+ * to the machine that it runs on. A job outlives the login that started it, and $XDG_RUNTIME_DIR does not, so our
+ * sockets are not there.
  *
  * Returned strings live as long as the process.
  */
@@ -22,12 +22,12 @@
 
 #include "base/error.h"
 
-/** The file beside the images of a container engine's CRIU that records the container's GPU state. */
+/** The file in the directory of the images of a container engine's CRIU that records the container's GPU state. */
 #define PATH_CONTAINER_RECORD "brumate-gpus.json"
 
 /**
- * Checks that the directories that the environment names have absolute paths: relative ones would mean another place to
- * each of our programs. -EINVAL names the first that has not.
+ * Checks that the directories in the environment have absolute paths: relative ones would mean different places to
+ * our programs. -EINVAL names the first that is relative.
  */
 int path_check_given(struct brumate_error *err);
 
@@ -35,25 +35,24 @@ const char *path_runtime_dir(void);
 const char *path_state_dir(void);
 const char *path_log_dir(void);
 
-/** Where checkpoints go, unless the configuration says otherwise. Owned; NULL without memory. */
+/** Where checkpoints are stored, unless the configuration says otherwise. Owned; NULL if out of memory. */
 char *path_checkpoints_dir(void);
 
-/** The configuration files in the order in which they are read. The second is NULL where there is one alone. */
+/** The configuration files in the order in which they are read. The second is NULL if there is only one. */
 const char *path_config(void);
 const char *path_config_of_user(void);
 
 /**
- * Makes the runtime directory where it is not there. A user's lies where everybody may make files, so one that is
- * not theirs alone is refused. Errors to act on: -EPERM.
+ * Creates the runtime directory if it is missing. A user's is in a directory that is writable by everyone, so one
+ * that does not belong to the user alone is refused. Errors to act on: -EPERM.
  */
 int path_make_runtime_dir(struct brumate_error *err);
 
 /**
- * Full path of one of our programs or data files ("brumate-shim"): in
- * BRUMATE_LIBEXEC_DIR, beside the running program or one folder above it (as in a build directory),
- * then in libexec. Returns owned, NULL if absent.
+ * Full path of one of our programs or data files ("brumate-shim"): in BRUMATE_LIBEXEC_DIR, in the directory of the
+ * running program or the one above it (as in a build directory), then in libexec. Returns owned, NULL if absent.
  */
 char *path_find_helper(const char *name);
 
-/** asprintf(3) that returns the string (owned), or NULL without memory. */
+/** asprintf(3) that returns the string (owned), or NULL if out of memory. */
 char *path_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Boxes and keys by libcrypto: AES-256 and HMAC-SHA-256. Ciphers are looked up once. */
+/* Boxes and keys by libcrypto: AES-256 and HMAC-SHA-256. Ciphers are fetched once. */
 #include "base/seal.h"
 #include "base/digest.h"
 #include "base/hex.h"
@@ -15,11 +15,12 @@
 #include <sys/random.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(EVP_CIPHER *) gcm, ctr, xts; /* for the life of the process, once they are found */
+static _Atomic(EVP_CIPHER *) gcm, ctr,
+	xts; /* kept for the life of the process once they are found */
 
 DEFINE_AUTO(EVP_CIPHER_CTX *, EVP_CIPHER_CTX_free)
 
-/* Looks for them anew where there was no memory for them the last time. */
+/* Tries again after a failure for lack of memory. */
 static bool find_ciphers(void)
 {
 	if (gcm && ctr && xts)
@@ -72,7 +73,7 @@ int seal_key_parse(struct seal_key *ret, const void *text, size_t len_bytes)
 int seal_derive(struct seal_key *ret, const struct seal_key *from, const char *purpose,
 		const void *context, size_t len_bytes)
 {
-	size_t head = strlen(purpose) + 1; /* its NUL tells where the context begins */
+	size_t head = strlen(purpose) + 1; /* its NUL separates it from the context */
 	auto_free uint8_t *input = malloc(head + len_bytes);
 	auto_(seal_key_fini) struct seal_key k;
 
@@ -143,13 +144,13 @@ int seal_open(void *ret, const struct seal_key *key, struct seal_with with, cons
 		return -ENOMEM;
 	if (EVP_CipherFinal_ex(ctx, (uint8_t *)ret + n, &end))
 		return 0;
-	explicit_bzero(ret, inside); /* whoever forged it chose these bytes */
+	explicit_bzero(ret, inside); /* a forger would have chosen these bytes */
 	return -EBADMSG;
 }
 
 int seal_stream(void *ret, const struct seal_key *key, const void *buf, size_t len_bytes)
 {
-	static const uint8_t counter[16]; /* the key is new: it may begin at zero */
+	static const uint8_t counter[16]; /* the key is new, so the counter may start at zero */
 	int n;
 
 	if (len_bytes > SEAL_BYTES_MAX)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * SHA-256 (FIPS 180-4) of many messages: by AVX-512, where vector i of the state is word i of all messages, or two
- * after two by the SHA instructions. Names of variables and functions are those of the standard.
+ * SHA-256 (FIPS 180-4) of many messages: with AVX-512, where vector i of the state is word i of all messages, or two
+ * at a time with the SHA instructions. Names of variables and functions are those of the standard.
  */
 #include "base/sha256-lanes.h"
 
@@ -58,7 +58,7 @@ INLINE void schedule(__m512i w[WORDS], int t)
 	w[t % WORDS] = add(sum, add(SIGMA_SHIFT(w2, 17, 19, 10), SIGMA_SHIFT(w15, 7, 18, 3)));
 }
 
-/* Rather than to move the variables a to h along, their names move. */
+/* Instead of moving the variables a to h, their names move. */
 #define VARIABLE(name, t) s[(STATE + (name) - (t) % STATE) % STATE]
 
 INLINE void round_t(__m512i s[STATE], __m512i w, int t, uint32_t constant)
@@ -94,7 +94,7 @@ AVX512 static void compress(__m512i state[STATE], __m512i w[WORDS])
 		state[i] = add(state[i], s[i]);
 }
 
-/* Rows become columns: 16 blocks of 16 words each, to word 0 of all, word 1 of all … */
+/* Transposes: 16 blocks of 16 words each become word 0 of all, word 1 of all … */
 INLINE void transpose(__m512i r[WORDS])
 {
 	__m512i p[WORDS];
@@ -128,7 +128,7 @@ INLINE void transpose(__m512i r[WORDS])
 	}
 }
 
-/* Words are stored with their highest byte first. */
+/* Words are stored with their most significant byte first. */
 INLINE __m512i swap_bytes(__m512i v)
 {
 	const __m512i order = _mm512_broadcast_i32x4(
@@ -148,7 +148,7 @@ AVX512 static void add_blocks(__m512i s[STATE], const uint8_t *at, size_t stride
 	compress(s, w);
 }
 
-/* The last block, of padding alone, is the same for all. */
+/* The last block consists of padding alone, the same for all. */
 AVX512 static void add_padding(__m512i s[STATE], size_t len_bytes)
 {
 	uint64_t bits = (uint64_t)len_bytes * 8;
@@ -191,10 +191,10 @@ static bool has_avx512(void)
 #define SHA	   __attribute__((target("sha,sse4.1,ssse3")))
 #define SHA_INLINE SHA static inline __attribute__((always_inline))
 
-/* Two, as the result of one instruction is there only when another could have begun. */
+/* Two, as the next instruction could start before the result of one is available. */
 enum { PAIR = 2, QUADS = WORDS / 4 };
 
-/* The state as the instructions want it: words from the lowest, F E B A and H G D C. */
+/* The state as the instructions expect it: words from the lowest, F E B A and H G D C. */
 struct sha_state {
 	__m128i feba, hgdc;
 };
@@ -214,7 +214,7 @@ SHA_INLINE __m128i sha_load(const uint8_t *at)
 	return _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)at), order);
 }
 
-/* Words 4q to 4q + 3 of the schedule, in place of those of sixteen before. */
+/* Words 4q to 4q + 3 of the schedule, in place of those sixteen positions earlier. */
 SHA_INLINE void sha_schedule(__m128i w[QUADS], int q)
 {
 	__m128i last = w[(q + 3) % QUADS];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * SHA-256 of many messages of one length at a time: a vector lane each, which on a CPU with AVX-512 is more than
- * twice what its SHA instructions do with one message after the other; or else by these, two messages at a time. Pure.
+ * SHA-256 of many messages of equal length: one in each vector lane, which on a CPU with AVX-512 is more than twice
+ * as fast as its SHA instructions with one message after the other; or with these, two messages at a time. Pure.
  */
 #pragma once
 
@@ -15,7 +15,7 @@ enum {
 	SHA256_BLOCK_BYTES = 64,
 };
 
-/** True if this CPU has what the lanes need. */
+/** Whether this CPU has the instructions for it. */
 bool sha256_has_lanes(void);
 
 /**

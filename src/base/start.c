@@ -17,10 +17,11 @@
 
 #include "base/error.h"
 
-static struct rlimit files; /* as we found it; hard limit 0: not known */
-static char score[16];	    /* of oom_score_adj, as we found it; empty: not known, or not changed */
+static struct rlimit files; /* initial value; hard limit 0: unknown */
+static char score[16];	    /* initial value of oom_score_adj; empty: unknown, or not changed */
 
-/* proc(5): who has not CAP_SYS_RESOURCE may go down to the least that one who had it has set, at first 0. */
+/* proc(5): without CAP_SYS_RESOURCE the score can be lowered to the lowest value that a process with the capability
+ * has set, initially 0. */
 static const char *const scores[] = { "-900", "0" };
 static const char score_path[] = "/proc/self/oom_score_adj";
 
@@ -84,8 +85,8 @@ static bool is_subreaper(void)
 	return prctl(PR_GET_CHILD_SUBREAPER, &set) == 0 && set;
 }
 
-/* Orphans of a subreaper come back to it, so there the process is made a sibling instead; one that is
- * nobody's child itself (pid 1) cannot do that. */
+/* A subreaper becomes the parent of its orphans again, so the process is made a sibling instead. A process without a
+ * parent (pid 1) cannot do that. */
 int spawn_detached(void (*child)(const void *arg), const void *arg)
 {
 	if (is_subreaper()) {
@@ -121,14 +122,14 @@ int spawn_leave(const int *fds, int n)
 	setsid();
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
-	/* Out of the way of the numbers they are to get. */
+	/* Out of the range of the numbers that they will get. */
 	for (int i = 0; i < n; i++)
 		copies[i] = fcntl(fds[i], F_DUPFD, n);
 	for (int i = 0; i < n; i++)
 		if (copies[i] < 0 || dup2(copies[i], i) < 0)
 			return -errno;
 	syscall(SYS_close_range, n, ~0u, 0);
-	limits_restore(); /* not before: our caller may have had few descriptors */
+	limits_restore(); /* not earlier: our caller may have had a low limit */
 	return 0;
 }
 

@@ -10,7 +10,7 @@ struct symbol {
 	void **slot; /* of the table */
 };
 
-/** Fills all slots. Returns the name of the first that @library (of dlopen) lacks, NULL: it has all. */
+/** Fills all slots. Returns the name of the first symbol that @library (of dlopen) lacks, or NULL. */
 static inline const char *symbols_resolve(void *library, const struct symbol *symbols, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {

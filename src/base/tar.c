@@ -7,8 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define BINARY \
-	0x80 /* in the first byte of a size: the last eight are the number, the highest first */
+#define BINARY 0x80 /* in the first byte of a size: its last eight are big-endian */
 
 size_t tar_padding(uint64_t len_bytes)
 {

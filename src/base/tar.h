@@ -8,7 +8,7 @@
 enum { TAR_BLOCK_BYTES = 512, TAR_NAME_BYTES = 100 };
 enum { TAR_FILE = '0', TAR_DIRECTORY = '5' };
 
-/** Sizes up to this are octal; what is larger has a record of its own before it, or is binary. */
+/** Sizes up to this are octal; a larger one has a separate record in front, or is binary. */
 #define TAR_OCTAL_MAX 077777777777ull
 
 struct tar_header {
@@ -18,16 +18,17 @@ struct tar_header {
 };
 _Static_assert(sizeof(struct tar_header) == TAR_BLOCK_BYTES, "a header is one block");
 
-/** A header of root's file, mode 0600, or directory, mode 0700, dated 1970. A name that is longer than the field is cut. A size beyond TAR_OCTAL_MAX
- * becomes binary, as GNU tar has it. */
+/** A header for root's file, mode 0600, or directory, mode 0700, dated 1970. A name longer than the field is
+ * truncated. A size beyond TAR_OCTAL_MAX becomes binary, as in GNU tar. */
 void tar_fill(struct tar_header *ret, const char *name, char type, uint64_t len_bytes);
 
-/** Zeros that follow @len_bytes of a file. */
+/** The number of zeros after @len_bytes of a file. */
 size_t tar_padding(uint64_t len_bytes);
 
 /** Reads @digits octal digits. 0 or -EBADMSG. */
 int tar_parse_octal(uint64_t *ret, const char *text, size_t digits);
 
-/** A header as tar_fill() makes it: its name, NUL-terminated, and its size, 0 for a directory. 1: there is one; 0: this is the end; -EBADMSG. */
+/** Parses a header made by tar_fill(): its name, NUL-terminated, and its size, 0 for a directory. 1: there is one; 0:
+ * this is the end; -EBADMSG. */
 int tar_parse(char ret_name[static TAR_NAME_BYTES + 1], uint64_t *ret_len_bytes,
 	      const struct tar_header *h);

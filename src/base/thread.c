@@ -4,7 +4,7 @@
 
 #include <signal.h>
 
-/* A thread begins with the signal mask of the one that starts it. */
+/* A thread inherits the signal mask of its creator. */
 static int start_masked(pthread_t *ret, const pthread_attr_t *attr, void *(*fn)(void *arg),
 			void *arg)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* The C library changes the ids of all threads of a process at once, as POSIX wants; the system calls change those
- * of the calling one alone (nptl(7)). */
+/* The C library changes the ids of all threads of a process at once, as POSIX requires; the system calls change those
+ * of the calling thread alone (nptl(7)). */
 #include "base/user.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 enum { PASSWD_BYTES_MAX = 1 << 20 };
 
-/* The name of a user, or NULL where nobody has that uid. */
+/* The name of a user, or NULL if no account has that uid. */
 static int find_name(char **ret, uid_t uid)
 {
 	for (size_t room = 1024; room <= PASSWD_BYTES_MAX; room *= 2) {
@@ -43,7 +43,7 @@ int user_groups(gid_t **ret, size_t *ret_n, uid_t uid, gid_t gid, struct brumate
 	if (r < 0)
 		return brumate_fail(err, -r, "groups of uid %u: %m", uid);
 	if (name)
-		getgrouplist(name, gid, NULL, &n); /* says how many */
+		getgrouplist(name, gid, NULL, &n); /* returns the number in n */
 	n = n > 0 ? n : 1;
 	auto_free gid_t *groups = calloc((size_t)n, sizeof(*groups));
 	if (!groups)
@@ -147,7 +147,7 @@ void user_files_leave(struct user_files *u)
 		if (set_uid(u->uid) < 0 || set_gid(u->gid) < 0 ||
 		    set_groups(u->groups, u->n_groups) < 0)
 			abort();
-		if (u->dumpable) /* a change of ids takes it away (prctl(2)) */
+		if (u->dumpable) /* changing ids clears it (prctl(2)) */
 			prctl(PR_SET_DUMPABLE, 1);
 	}
 	free(u->groups);
@@ -157,7 +157,7 @@ void user_files_leave(struct user_files *u)
 
 /* ---- signals ---- */
 
-/* A uid that no account has. A user namespace may know but a part of the numbers. */
+/* A uid that no account has. A user namespace may map only some of the numbers. */
 static const uid_t nobodys[] = { (uid_t)-2, 65534 };
 
 int user_signals_enter(struct user_signals *ret, uid_t uid)

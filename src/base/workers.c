@@ -92,7 +92,7 @@ int workers_start(struct workers *w, unsigned n, workers_fn fn, void *arg)
 	return r;
 }
 
-/* Asks @tick from time to time until all workers have ended. Returns what it said. */
+/* Calls @tick from time to time until all workers have ended. Returns its result. */
 static int tick_until_ended(struct workers *w, workers_tick_fn tick, void *tick_arg)
 {
 	int told = 0;
@@ -185,7 +185,7 @@ struct work_queue {
 	pthread_t threads[];
 };
 
-/* Under the lock: waits for work and takes it off. Returns NULL when the queue ends and is empty. */
+/* Under the lock: waits for work and removes it. Returns NULL when the queue is empty and ending. */
 static struct work *take_work(struct work_queue *q)
 {
 	q->n_idle++;
@@ -254,7 +254,7 @@ void work_queue_add(struct work_queue *q, struct work *work)
 	q->last = &work->next;
 	q->n_waiting++;
 	if (q->n_waiting > q->n_idle && q->n < q->n_max && !q->ending)
-		start_queue_thread(q); /* without it those that are there do the work */
+		start_queue_thread(q); /* on failure the existing threads do the work */
 	pthread_cond_signal(&q->changed);
 	pthread_mutex_unlock(&q->lock);
 }
