@@ -142,6 +142,8 @@ static const struct option_spec suspend_options[] = {
 	PID("a process instead of a job"),
 	CONTAINER,
 	FLAG(OPT_PARK, "park", 0, "leave its device memory on the GPU, detached from the job"),
+	FLAG(OPT_CPU_RUNS, "cpu-runs", 0,
+	     "let its processes run on until they call the GPU, rather than stop them"),
 	LIVE,
 	TIMEOUT("give up after TIME; the job keeps running (exit code 124)"),
 	FORCE("continue even if doctor suspects that the job may be lost"),

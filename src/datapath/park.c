@@ -436,14 +436,12 @@ static void note_from_elsewhere(struct newcomers *all, const struct proc_tree *t
 	}
 }
 
-void park_let_in(struct datapath *d)
+static void open_newcomers(struct datapath *d, int dir_fd)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	auto_close int dir_fd = open_agent_dir(d);
 	struct newcomers all = { .d = d };
 
-	if (dir_fd < 0 || unlinkat(dir_fd, AGENT_HOLD_FILE, 0) < 0 ||
-	    proc_tree_read(&tree, d->owner.root, NULL) < 0)
+	if (proc_tree_read(&tree, d->owner.root, NULL) < 0)
 		return;
 	for (size_t i = 0; i < tree.n; i++)
 		note_newcomer(&all, &tree.items[i]);
@@ -458,6 +456,22 @@ void park_let_in(struct datapath *d)
 	if (all.n)
 		workers_run(&items, NULL);
 	free(all.ids);
+}
+
+void park_let_in(struct datapath *d)
+{
+	auto_close int dir_fd = open_agent_dir(d);
+
+	if (dir_fd >= 0 && unlinkat(dir_fd, AGENT_HOLD_FILE, 0) == 0)
+		open_newcomers(d, dir_fd);
+}
+
+void park_let_in_late(struct datapath *d)
+{
+	auto_close int dir_fd = open_agent_dir(d);
+
+	if (dir_fd >= 0)
+		open_newcomers(d, dir_fd);
 }
 
 /* Processes that were being initialised may be known to the driver once their gates are closed. */

@@ -24,6 +24,8 @@ int park_hold(struct datapath *d, struct brumate_error *err);
 
 /** Ends park_hold(), and opens the gates that it kept closed. */
 void park_let_in(struct datapath *d);
+/** Opens the gates of those that stood still meanwhile. */
+void park_let_in_late(struct datapath *d);
 
 /** Whether a member of @tree has an agent that park_find() did not find. */
 bool park_has_missed(const struct datapath *d, const struct proc_tree *tree);

@@ -526,6 +526,8 @@ int engine_checkpoint(struct op *op, struct brumate_error *err)
 		return 0;
 	}
 	op_clear_vault(op);
+	free(take_ptr(&job->stopped));
+	job->n_stopped = 0;
 	job->parked = false;
 	job->root = PROC_ID_NONE;
 	job->command = PROC_ID_NONE;

@@ -130,6 +130,7 @@ static int describe_processes(struct op *op, struct brumate_error *err)
 		p->ppid = inner_ppid(&tree, i);
 		snprintf(p->comm, sizeof(p->comm), "%s", info->comm);
 		p->gpu = gpu != NULL;
+		p->stopped = job_find_stopped(op->job, info->id) != NULL;
 		p->rss_bytes = info->rss_bytes;
 	}
 	/* The reaper ends with the last process that it stands for. */

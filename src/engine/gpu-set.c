@@ -119,8 +119,15 @@ static int ask_all_states(struct gpu_set *s, struct brumate_error *err)
 {
 	auto_(selection_fini) struct selection all;
 	int r = select_processes(&all, s, DEV_STATE__MAX, err);
+	size_t n = 0;
 
-	return r < 0 ? r : ask_states(s, &all, err);
+	for (size_t i = 0; r == 0 && i < all.n; i++)
+		if (!all.items[i]->is_asleep)
+			all.items[n++] = all.items[i];
+	if (r < 0 || !n)
+		return r;
+	all.n = n;
+	return ask_states(s, &all, err);
 }
 
 static bool is_stopped(const struct proc_info *info)
@@ -138,6 +145,21 @@ static int refuse_stopped(const struct proc_info *info, struct brumate_error *er
 	return -EBUSY;
 }
 
+/* What the record says of one that we have stopped, and that has not run since. */
+static const struct job_stopped *find_asleep(const struct gpu_set *s, const struct proc_info *info)
+{
+	return s->stopped_of && is_stopped(info) ? job_find_stopped(s->stopped_of, info->id) : NULL;
+}
+
+/* The driver had put it away before. */
+static void add_asleep(struct gpu_set *s, const struct proc_info *info)
+{
+	s->items[s->n++] = (struct gpu_process){ .id = info->id,
+						 .rss_bytes = info->rss_bytes,
+						 .dev.state = DEV_STATE_CHECKPOINTED,
+						 .is_asleep = true };
+}
+
 static int list_candidates(struct gpu_set *s, const struct proc_tree *tree,
 			   struct brumate_error *err)
 {
@@ -148,6 +170,12 @@ static int list_candidates(struct gpu_set *s, const struct proc_tree *tree,
 	for (size_t i = 0; i < tree->n; i++) {
 		const struct proc_info *info = &tree->items[i];
 
+		const struct job_stopped *asleep = find_asleep(s, info);
+
+		if (asleep && asleep->gpu)
+			add_asleep(s, info);
+		if (asleep)
+			continue;
 		int uses = info->state == 'Z' ? 0 : scan_uses_gpu(info->id.pid);
 		if (uses < 0)
 			return brumate_fail(err, -uses, "process %d (%s): cannot be looked at: %m",
@@ -171,7 +199,7 @@ static int check_stopped(const struct gpu_set *s, const struct proc_tree *tree,
 {
 	for (size_t i = 0; i < s->n; i++)
 		for (size_t k = 0; k < tree->n; k++)
-			if (s->items[i].dev.state != DEV_STATE_NONE &&
+			if (s->items[i].dev.state != DEV_STATE_NONE && !s->items[i].is_asleep &&
 			    proc_is_same(s->items[i].id, tree->items[k].id) &&
 			    is_stopped(&tree->items[k]))
 				return refuse_stopped(&tree->items[k], err);
@@ -247,6 +275,14 @@ int gpu_set_check_suspend(const struct gpu_set *s, struct brumate_error *err)
 		     s->job, s->vendor->name);
 	brumate_hint(err, "`brumate checkpoint` saves it, `brumate restore` brings it back");
 	return -EOPNOTSUPP;
+}
+
+bool gpu_set_is_asleep(const struct gpu_set *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (s->items[i].is_asleep)
+			return true;
+	return false;
 }
 
 bool gpu_set_is_running(const struct gpu_set *s)

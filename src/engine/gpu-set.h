@@ -20,12 +20,15 @@ struct gpu_process {
 	uint64_t rss_bytes;	/* when it was found */
 	struct driver_job driver_job;
 	int in_driver_job; /* as driver_job_find() told */
+	bool is_asleep;	   /* stands still, so the record told, and the driver was not asked */
 };
 
 struct gpu_set {
 	const char *job;		 /* its id; borrowed */
 	const struct gpu_vendor *vendor; /* borrowed; whose GPUs they use */
 	bool simulated;			 /* the driver is the simulated one */
+	const struct job *
+		stopped_of; /* borrowed; whose record tells of members that stand still; NULL: none does */
 	struct gpu_process *items;
 	size_t n;
 	struct dev_gpu_pair *pairs; /* owned: where a restore takes which GPU; none: all stay */
@@ -47,6 +50,9 @@ int gpu_set_find(struct gpu_set *s, const struct proc_tree *tree, struct brumate
 
 /** Fails where GPUs cannot be emptied into host memory: -EOPNOTSUPP. */
 int gpu_set_check_suspend(const struct gpu_set *s, struct brumate_error *err);
+
+/** Whether some of them stand still, so that neither the driver nor an agent could answer for them. */
+bool gpu_set_is_asleep(const struct gpu_set *s);
 
 /** Whether the driver lets all of them work. */
 bool gpu_set_is_running(const struct gpu_set *s);

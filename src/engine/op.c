@@ -42,7 +42,10 @@ void op_init(struct op *op, const char *kind, struct job *job, const struct prog
 		.kind = kind,
 		.job = job,
 		.request = request,
-		.gpus = { .job = job->id, .vendor = gpu_vendor(), .simulated = job->simulated },
+		.gpus = { .job = job->id,
+			  .vendor = gpu_vendor(),
+			  .simulated = job->simulated,
+			  .stopped_of = job },
 		.data = { .owner = op_owner(job),
 			  .agent_dir = find_agent_dir(job),
 			  .simulated = job->simulated,
@@ -99,8 +102,11 @@ int op_find_gpus(struct op *op, struct brumate_error *err)
 
 int op_find_agents(struct op *op, bool tell, struct brumate_error *err)
 {
+	if (gpu_set_is_asleep(&op->gpus)) { /* it would not answer */
+		datapath_drop_agents(&op->data);
+		return 0;
+	}
 	auto_free struct proc_id *ids = gpu_set_ids(&op->gpus);
-
 	if (!ids)
 		return brumate_fail(err, ENOMEM, "%m");
 	return park_find(&op->data, &op->tree, ids, op->gpus.n, tell ? &op->progress : NULL, err);

@@ -157,6 +157,8 @@ static int scan_suspects(struct op *op, struct scan_report *report)
 		const struct gpu_process *p = &op->gpus.items[i];
 		const struct agent *agent = agent_of(op, p);
 
+		if (p->is_asleep) /* that was judged before it was stopped */
+			continue;
 		r = agent ? tell_withheld(report, p, agent) : tell_way(op, report, p);
 		if (r == 0)
 			r = suspect_peers(report, p, agent);
@@ -251,6 +253,24 @@ static int scan_orphans(struct op *op, struct scan_report *report)
 	return r;
 }
 
+/* What stands still because its job is suspended is not stopped for whoever restores or resumes it. */
+static void forget_stopped(struct op *op, struct scan_report *report)
+{
+	size_t left = 0;
+
+	for (size_t i = 0; i < report->n; i++) {
+		const struct scan_finding *f = &report->items[i];
+		bool ours = false;
+
+		for (size_t k = 0; k < op->tree.n && !strcmp(f->what, "stopped"); k++)
+			ours |= op->tree.items[k].id.pid == f->pid &&
+				job_find_stopped(op->job, op->tree.items[k].id);
+		if (!ours)
+			report->items[left++] = *f;
+	}
+	report->n = left;
+}
+
 int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
 		   struct brumate_error *err)
 {
@@ -259,6 +279,7 @@ int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
 
 	if (r < 0)
 		return r;
+	forget_stopped(op, &report);
 	if (scan_driver_state(op, &report) < 0 || scan_orphans(op, &report) < 0 ||
 	    scan_sessions(op, &report) < 0)
 		return brumate_fail(err, ENOMEM, "%m");

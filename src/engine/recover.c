@@ -99,6 +99,8 @@ static void sweep_store(const struct job *job)
 
 static int settle_gpus(struct op *op, bool suspended, struct brumate_error *err)
 {
+	if (!suspended) /* whom a stop holds nobody can bring back */
+		standstill_wake_first(op->job);
 	int r = op_find_gpus(op, err);
 
 	if (r < 0)
@@ -318,6 +320,8 @@ int engine_recover(struct op *op, struct brumate_error *err)
 	bool was_suspended = op->job->state == JOB_SUSPENDED;
 	int r = recover(op, err);
 
+	if (!job_has_ended(op->job))
+		standstill_renew(op);
 	if (r < 0 && !was_suspended && op->job->state != JOB_SUSPENDED)
 		say(op, "what was interrupted cannot be put right yet: ", err->text);
 	return r;

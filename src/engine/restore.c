@@ -778,12 +778,14 @@ static const struct step restore_steps[] = {
 	{ "compare", "the image to be read and compared", end_comparing, NULL },
 	{ "files", "the job's files to be as they were", restore_files, job_files_undo },
 	{ "criu", "CRIU to bring the processes back", restore_processes, undo_processes },
+	{ "continue", "nothing", step_continue_restored, NULL },
 	{ "gpu-restore", "host memory to reach device memory", gpu_restore, NULL },
 	{ "gpu-unlock", "the driver", step_gpu_unlock, NULL },
 	{ "map-ahead", "device memory to be filled", map_early, NULL },
 	{ "data-in", "device memory to be filled", step_data, step_undo_copy },
 	{ "map", "the job's agents", step_map, NULL },
 	{ "open", "the job's agents", step_open, NULL },
+	{ "continue-others", "the processes that were stopped", step_continue_others, NULL },
 };
 
 const struct step *restore_plan(size_t *ret_n)
@@ -814,6 +816,8 @@ static int begin(struct op *op, struct brumate_error *err)
 	struct job *job = op->job;
 
 	job->op = (struct job_op){ .before = job->state };
+	free(take_ptr(&job->stopped));
+	job->n_stopped = 0;
 	follow_sequence(op);
 	snprintf(job->op.kind, sizeof(job->op.kind), "restore");
 	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s", op->restore.image.path);

@@ -41,6 +41,24 @@ void step_record_baseline(struct op *op);
 /** Before the processes are killed: off the GPU, as far as that goes. */
 void step_discard_gpus(struct op *op);
 
+/* Members that stand still while their job is suspended, standstill.c. */
+
+/** Stops all members that have no part in what is yet to be done to the GPUs. */
+int step_stop_others(struct op *op, struct brumate_error *err);
+/** Stops all members. */
+int step_stop(struct op *op, struct brumate_error *err);
+void step_undo_stop(struct op *op);
+/** Has the members with GPU state run on, and finds them anew. */
+int step_continue(struct op *op, struct brumate_error *err);
+/** The same of a job that was suspended when it was saved. */
+int step_continue_restored(struct op *op, struct brumate_error *err);
+/** Has the others run on, as those are through. */
+int step_continue_others(struct op *op, struct brumate_error *err);
+
+/** After what failed or was interrupted: who stood still does so again where the job is suspended, and runs on where it is
+ * running. */
+void standstill_renew(struct op *op);
+
 /* The image that op->checkpoint.writer writes. */
 
 /** From now on host copies of device memory go on to it. Its memory is begun, unless it is. */

@@ -99,8 +99,10 @@ static const struct step suspend_steps[] = {
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
 	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint,
 	  step_undo_gpu },
+	{ "stop-others", "the job's processes to stop", step_stop_others, step_undo_stop },
 	{ "data-out", "device memory to reach host memory", suspend_data_out, step_undo_copy },
 	{ "settle", "nothing", settle, NULL },
+	{ "stop", "the job's processes to stop", step_stop, step_undo_stop },
 };
 
 int engine_suspend(struct op *op, struct brumate_error *err)
@@ -123,7 +125,7 @@ int engine_suspend(struct op *op, struct brumate_error *err)
 
 static int check_resume(struct op *op, struct brumate_error *err)
 {
-	int r = park_check(&op->data, err);
+	int r = gpu_set_is_asleep(&op->gpus) ? 0 : park_check(&op->data, err);
 
 	if (r == 0)
 		r = placement_map(op->job, &op->gpus, &op->progress, err);
@@ -193,12 +195,14 @@ static const struct step resume_steps[] = {
 	{ "preflight", "free device memory", check_resume, NULL },
 	{ "copy", "nothing", copy_in, step_undo_copy },
 	{ "make", "device memory to be made", make, NULL },
+	{ "continue", "the job's agents", step_continue, NULL },
 	{ "gpu-restore", "host memory to reach device memory", resume_gpu_restore, undo_resume },
 	{ "gpu-unlock", "the driver", step_gpu_unlock, undo_resume },
 	{ "map-ahead", "host memory to reach device memory", step_map_early, step_undo_map },
 	{ "data-in", "host memory to reach device memory", step_data, undo_data_in },
 	{ "map", "the job's agents", step_map, step_undo_map },
 	{ "open", "the job's agents", step_open, step_undo_map },
+	{ "continue-others", "the processes that were stopped", step_continue_others, NULL },
 };
 
 /* What driver 580 refused to restore once, it refuses for ever (docs/driver-behaviour.md); a refused
@@ -224,6 +228,7 @@ int engine_resume(struct op *op, struct brumate_error *err)
 		r = plan_run(resume_steps, sizeof(resume_steps) / sizeof(resume_steps[0]), op, err);
 	if (r < 0) {
 		engine_failed(op, r, JOB_SUSPENDED, err);
+		standstill_renew(op);
 		if (op->gpus.driver_refused && !op->gpus.n_pairs && !job_has_ended(job))
 			say_lost(job, err);
 		return r;

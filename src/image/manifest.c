@@ -57,7 +57,7 @@ struct field {
 	size_t count_offset; /* of a LIST's count */
 	const char *const *words;
 	int since; /* version of the manifest that introduced it; 0: the first */
-	/* Omitted if a LIST, ARGV or TEXT is empty, or a U64 is 0. */
+	/* Omitted if a LIST, ARGV or TEXT is empty, a U64 is 0, or a BOOL is false. */
 	bool optional;
 };
 
@@ -124,6 +124,7 @@ static const struct field process_fields[] = {
 	NUMBER(struct manifest_process, "ppid", ppid, FIELD_INT, 0, INT_MAX),
 	TEXT(struct manifest_process, "comm", comm),
 	PLAIN(struct manifest_process, "gpu", gpu, FIELD_BOOL),
+	FIELD(struct manifest_process, "stopped", stopped, FIELD_BOOL, .optional = true),
 	BYTES(struct manifest_process, gpu_bytes),
 	BYTES(struct manifest_process, rss_bytes),
 };
@@ -642,7 +643,7 @@ static bool is_left_out(const struct field *f, const char *base)
 {
 	if (!f->optional)
 		return false;
-	if (f->kind == FIELD_TEXT)
+	if (f->kind == FIELD_TEXT || f->kind == FIELD_BOOL)
 		return !base[f->offset];
 	if (f->kind == FIELD_ARGV)
 		return !*(char **const *)(base + f->offset) ||

@@ -56,6 +56,7 @@ struct manifest_process {
 	pid_t ppid;
 	char comm[64];
 	bool gpu;	    /* had GPU state, which the driver saved into its memory */
+	bool stopped; /* stood still as its job was suspended: a restore makes it run on */
 	uint64_t gpu_bytes; /* device memory it held */
 	uint64_t rss_bytes;
 };

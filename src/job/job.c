@@ -185,6 +185,14 @@ int job_save(struct job *j, struct brumate_error *err)
 	return r;
 }
 
+const struct job_stopped *job_find_stopped(const struct job *j, struct proc_id id)
+{
+	for (size_t i = 0; i < j->n_stopped; i++)
+		if (proc_is_same(j->stopped[i].id, id))
+			return &j->stopped[i];
+	return NULL;
+}
+
 int job_load(struct job *ret, const char *id, struct brumate_error *err)
 {
 	if (!job_id_is_valid(id))

@@ -60,6 +60,9 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 /** Notes that the processes of the record are those of this boot, numbered as they are here. Returns 0 or -errno. */
 int job_set_place(struct job *j);
 
+/** What the record says of a member that was stopped; NULL: it was not, by us. */
+const struct job_stopped *job_find_stopped(const struct job *j, struct proc_id id);
+
 /** The process that runs the job's command. It may have ended while others of the job live. */
 struct proc_id job_command(const struct job *j);
 

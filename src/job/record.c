@@ -12,7 +12,7 @@
 #include "base/hex.h"
 #include "job/labels.h"
 
-enum { RECORD_VERSION = 1, ARGV_MAX = 1 << 17 };
+enum { RECORD_VERSION = 1, ARGV_MAX = 1 << 17, STOPPED_MAX = 1 << 22 };
 
 void job_fini(struct job *j)
 {
@@ -21,6 +21,7 @@ void job_fini(struct job *j)
 	free(j->argv);
 	labels_free(j->labels);
 	free(j->gpus);
+	free(j->stopped);
 	free(j->dir);
 	free(j->cwd);
 	free(j->log);
@@ -157,6 +158,22 @@ static json_t *encode_gpus(const struct job *j)
 	return take_ptr(&list);
 }
 
+static json_t *encode_stopped(const struct job *j)
+{
+	auto_json json_t *list = json_array();
+
+	for (size_t i = 0; list && i < j->n_stopped; i++) {
+		const struct job_stopped *s = &j->stopped[i];
+
+		if (json_array_append_new(list,
+					  json_pack("{s:i,s:I,s:b,s:b}", "pid", s->id.pid, "start",
+						    (json_int_t)s->id.start_ticks, "gpu", s->gpu,
+						    "goes_first", s->goes_first)) < 0)
+			return NULL;
+	}
+	return take_ptr(&list);
+}
+
 static json_t *encode_option(const struct request *r, const struct request_option *o)
 {
 	const void *at = request_at(r, o);
@@ -197,7 +214,7 @@ json_t *record_encode(const struct job *j)
 	return json_pack(
 		"{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s?,s:s,s:b,s:I,s:o,s:o,s:o,"
 		"s:o,"
-		"s:s,s:I,s:o,s:s?,s:o,s:I,s:o,s:o,s:o,s:o,s:o}",
+		"s:s,s:I,s:o,s:s?,s:o,s:I,s:o,s:o,s:o,s:o,s:o,s:o}",
 		"version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
 		job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid, "gid",
 		(json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd),
@@ -210,7 +227,7 @@ json_t *record_encode(const struct job *j)
 		"checkpoint", j->checkpoint, "checkpoint_path", encode_bytes(j->checkpoint_path),
 		"sequence", (json_int_t)j->sequence, "message", wire_string(j->message), "gpus",
 		encode_gpus(j), "op", encode_op(&j->op), "schedule", encode_schedule(&j->schedule),
-		"labels", labels_to_json(j->labels));
+		"labels", labels_to_json(j->labels), "stopped", encode_stopped(j));
 }
 
 /* ---- decoding ---- */
@@ -262,14 +279,12 @@ static int decode_state(enum job_state *ret, json_t *o, const char *key, struct 
 	return brumate_fail(err, EBADMSG, "%s: unknown \"%s\"", key, name);
 }
 
-static int decode_id(struct proc_id *ret, json_t *o, const char *key, struct brumate_error *err)
+static int decode_identity(struct proc_id *ret, json_t *id, const char *key,
+			   struct brumate_error *err)
 {
-	json_t *id;
 	int64_t pid = 0, start = -1;
-	int r = wire_get_object(o, key, &id, err);
+	int r;
 
-	if (r < 0 || !id)
-		return r;
 	if ((r = wire_get_int(id, "pid", 1, 1 << 22, &pid, err)) < 0 ||
 	    (r = wire_get_int(id, "start", 0, INT64_MAX, &start, err)) < 0)
 		return brumate_wrap(err, r, "%s", key);
@@ -277,6 +292,14 @@ static int decode_id(struct proc_id *ret, json_t *o, const char *key, struct bru
 		return brumate_fail(err, EBADMSG, "%s: expected pid and start", key);
 	*ret = (struct proc_id){ (pid_t)pid, (uint64_t)start };
 	return 0;
+}
+
+static int decode_id(struct proc_id *ret, json_t *o, const char *key, struct brumate_error *err)
+{
+	json_t *id;
+	int r = wire_get_object(o, key, &id, err);
+
+	return r < 0 || !id ? r : decode_identity(ret, id, key, err);
 }
 
 static int decode_argv(char ***ret, json_t *list, struct brumate_error *err)
@@ -408,6 +431,35 @@ static int decode_gpus(struct job *j, json_t *o, struct brumate_error *err)
 	return 0;
 }
 
+/* Of older records none stands still. */
+static int decode_stopped(struct job *j, json_t *o, struct brumate_error *err)
+{
+	json_t *list = NULL;
+	int r = wire_get_array(o, "stopped", &list, err);
+	size_t n = json_array_size(list);
+
+	if (r < 0 || !n)
+		return r;
+	if (n > STOPPED_MAX)
+		return brumate_fail(err, EBADMSG, "stopped: %zu", n);
+	j->stopped = calloc(n, sizeof(*j->stopped));
+	if (!j->stopped)
+		return brumate_fail(err, ENOMEM, "stopped: %m");
+	j->n_stopped = n;
+	for (size_t i = 0; i < n; i++) {
+		json_t *one = json_array_get(list, i);
+		struct job_stopped *s = &j->stopped[i];
+
+		if (!json_is_object(one))
+			return brumate_fail(err, EBADMSG, "stopped: not a list of processes");
+		if ((r = decode_identity(&s->id, one, "stopped", err)) < 0 ||
+		    (r = wire_get_bool(one, "gpu", &s->gpu, err)) < 0 ||
+		    (r = wire_get_bool(one, "goes_first", &s->goes_first, err)) < 0)
+			return r;
+	}
+	return 0;
+}
+
 /* Older records have no data path: it was the driver's. */
 static int decode_data_path(struct job *j, json_t *o, struct brumate_error *err)
 {
@@ -501,6 +553,7 @@ int record_decode(struct job *ret, const char *text, size_t len_bytes, struct br
 	    (r = decode_id(&j.init, o, "init", err)) < 0 ||
 	    (r = decode_id(&j.owner, o, "owner", err)) < 0 || (r = decode_op(&j.op, o, err)) < 0 ||
 	    (r = decode_gpus(&j, o, err)) < 0 || (r = decode_data_path(&j, o, err)) < 0 ||
+	    (r = decode_stopped(&j, o, err)) < 0 ||
 	    (r = decode_schedule(&j.schedule, o, err)) < 0 ||
 	    (r = labels_from_json(&j.labels, json_object_get(o, "labels"), err)) < 0) {
 		if (err && r != -ENOMEM)

@@ -67,6 +67,13 @@ struct job_gpu {
 	uint64_t bytes; /* 0: visible to the job, but not used */
 };
 
+/** A member that stands still while its job is suspended. */
+struct job_stopped {
+	struct proc_id id;
+	bool gpu;	 /* the driver has put its GPU state away */
+	bool goes_first; /* has GPU state or an agent: it runs again before the others do */
+};
+
 enum { JOB_SCHEDULE_MS_MIN = 1000, JOB_SCHEDULE_DIR_BYTES = 1024 };
 #define JOB_SCHEDULE_MS_MAX (365ll * 86400 * 1000)
 
@@ -115,6 +122,8 @@ struct job {
 	struct job_gpu *gpus; /* all that its processes could see when it was last suspended */
 	size_t n_gpus;
 	struct job_op op;
+	struct job_stopped *stopped; /* by us, until it is resumed; written before they are */
+	size_t n_stopped;
 	struct job_schedule schedule;
 	int unsaved; /* errno of why what stands here could not be written to disk; 0: it could */
 };

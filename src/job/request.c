@@ -24,6 +24,7 @@ static const struct request_option request_options[] = {
 	{ "tcp_close", "tcp-close", REQUEST_FLAG, RESTORE, AT(tcp_close), CONF(tcp_close) },
 	{ "force", "force", REQUEST_FLAG, ALL & ~RESUME, AT(force), -1 },
 	{ "leave_running", "leave-running", REQUEST_FLAG, CHECKPOINT, AT(leave_running), -1 },
+	{ "cpu_runs", "cpu-runs", REQUEST_FLAG, SUSPEND, AT(cpu_runs), -1 },
 	{ "park", "park", REQUEST_FLAG, SUSPEND, AT(park), -1 },
 	{ "keep_copy", "keep-copy", REQUEST_FLAG, RESUME | CHECKPOINT | SCHEDULE, AT(keep_copy),
 	  CONF(keep_copy) },

@@ -36,6 +36,7 @@ enum { REQUEST_COMPRESS_BYTES = 8, REQUEST_KEY_FILE_BYTES = 1024 };
 struct request {
 	uint32_t timeout_ms; /* of the whole operation; 0: none */
 	bool force;	     /* go on where the job may be lost */
+	bool cpu_runs;	     /* its processes run on while it is suspended, but for the GPU */
 	bool park;	     /* leave device memory on the GPU */
 	bool live;	     /* copy while the job runs, as far as that goes */
 	bool keep_copy;	     /* the host copy stays as a baseline when the job runs again */

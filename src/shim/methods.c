@@ -480,6 +480,7 @@ static int end_job(struct shim *s, struct wire_call_context *call, const struct 
 
 	if (grace_ms) {
 		signal_members(seen, &members, SIGTERM);
+		standstill_wake(seen);
 		await_end(s, call, command_fd, grace_ms);
 	}
 	leave_gpu(s);

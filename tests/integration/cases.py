@@ -406,6 +406,17 @@ class Bed(Instance):
         return [gpu["used_bytes"] - own.get(gpu["uuid"], 0) for gpu in gpus]
 
     def gpu_state(self, pid):
+        """As the driver tells, which does not of one that is stopped: it runs for that long."""
+        found = re.search(r"^State:\s+(\S)", read_text(f"/proc/{pid}/status"), re.MULTILINE)
+        if found and found[1] == "T":
+            os.kill(pid, signal.SIGCONT)
+        try:
+            return self._gpu_state(pid)
+        finally:
+            if found and found[1] == "T":
+                os.kill(pid, signal.SIGSTOP)
+
+    def _gpu_state(self, pid):
         return self.ask_broker("State", pids=[pid])["processes"][0]["state"]
 
     # The store.

@@ -61,11 +61,11 @@ def agents_dir(bed, job):
 
 
 def suspended_at(bed, kind, name):
-    """A job that was suspended while its program waited at that phase."""
+    """A job that was suspended while its program waited at that phase, and that runs on but for the GPU."""
     phase = Phase(bed, name)
     job = bed.run(short(bed, kind, phase))
     phase.reached()
-    bed.operation("suspend", job)
+    bed.operation("suspend", job, "--cpu-runs")
     return job, phase
 
 
@@ -116,7 +116,7 @@ def who_begins_while_the_job_is_suspended_waits(bed):
     out = os.path.join(bed.dir, "second.out")
     job, log = bed.started(["sh", "-c", f'{second} >{out} & exec "$0" fork-after --interval-ms 10', bed.program("kinds")])
     start.reached()
-    bed.operation("suspend", job, "--force")
+    bed.operation("suspend", job, "--force", "--cpu-runs")
     known = set(os.listdir(agents_dir(bed, job)))
     start.go()
     wait_until(lambda: set(os.listdir(agents_dir(bed, job))) - known, "the agent of the second member")

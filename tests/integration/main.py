@@ -215,7 +215,7 @@ def suspend_empties_the_gpu_and_resume_fills_it(bed):
     expect(summary["operation"] == "suspend" and summary["job"] == job, f"summary {summary}")
     expect(summary["gpu_bytes"] >= 64 * MIB and summary["seconds"] > 0, f"summary {summary}")
     expect([p["name"] for p in summary["phases"]] == ["identify", "preflight", "gate", "export", "hold", "park", "unmap",
-                                                     "gpu-lock", "gpu-checkpoint", "data-out", "settle"],
+                                                     "gpu-lock", "gpu-checkpoint", "data-out", "settle", "stop"],
            f"phases {summary['phases']}")
     bed.expect_state(job, "suspended")
     # The broker's own context goes when it has been idle for a while.

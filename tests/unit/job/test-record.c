@@ -44,6 +44,7 @@ static struct job full_job(void)
 		.exit_code = 143,
 		.message = "checkpoint: " NOT_UTF8,
 		.n_gpus = 2,
+		.n_stopped = 2,
 		.sequence = 1767323045678ull,
 		.op = { .kind = "checkpoint",
 			.was_suspended = true,
@@ -66,7 +67,10 @@ static struct job full_job(void)
 	j.argv = calloc(5, sizeof(*j.argv));
 	j.gpus = calloc(2, sizeof(*j.gpus));
 	j.labels = calloc(3, sizeof(*j.labels));
-	CHECK(j.argv && j.gpus && j.labels);
+	j.stopped = calloc(2, sizeof(*j.stopped));
+	CHECK(j.argv && j.gpus && j.labels && j.stopped);
+	j.stopped[0] = (struct job_stopped){ { 4713, 99887766554435ull }, true, true };
+	j.stopped[1] = (struct job_stopped){ { 4714, 99887766554436ull }, false, true };
 	j.labels[0] = copy("gpus=two = 2");
 	j.labels[1] = copy("team=");
 	j.argv[0] = copy("python3");
@@ -152,6 +156,17 @@ static void check_same_lists(const struct job *got, const struct job *want)
 	}
 }
 
+static void check_same_stopped(const struct job *got, const struct job *want)
+{
+	CHECK(got->n_stopped == want->n_stopped);
+	for (size_t i = 0; i < want->n_stopped; i++) {
+		const struct job_stopped *one = &got->stopped[i], *other = &want->stopped[i];
+
+		CHECK(proc_is_same(one->id, other->id));
+		CHECK(one->gpu == other->gpu && one->goes_first == other->goes_first);
+	}
+}
+
 static void check_same_schedule(const struct job_schedule *got, const struct job_schedule *want)
 {
 	CHECK(got->every_ms == want->every_ms && got->next_ms == want->next_ms);
@@ -190,6 +205,7 @@ static void check_same(const struct job *got, const struct job *want)
 	CHECK_STR(got->op.image_path, want->op.image_path);
 	check_same_processes(got, want);
 	check_same_lists(got, want);
+	check_same_stopped(got, want);
 	check_same_schedule(&got->schedule, &want->schedule);
 }
 
@@ -287,6 +303,11 @@ static const struct member members[] = {
 	{ "gpus.uuid", true },
 	{ "gpus.name", true },
 	{ "gpus.bytes", false },
+	{ "stopped", false },
+	{ "stopped.pid", true },
+	{ "stopped.start", true },
+	{ "stopped.gpu", false },
+	{ "stopped.goes_first", false },
 	{ "schedule", false },
 	{ "schedule.every_ms", true },
 	{ "schedule.keep_last", false },

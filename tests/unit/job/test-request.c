@@ -45,7 +45,7 @@ static void test_options_of_each(void)
 		unsigned where;
 		const char *names;
 	} want[] = {
-		{ REQUEST_SUSPEND, "timeout_ms force park live " },
+		{ REQUEST_SUSPEND, "timeout_ms force cpu_runs park live " },
 		{ REQUEST_RESUME, "timeout_ms gpu_map keep_copy " },
 		{ REQUEST_CHECKPOINT, "timeout_ms force leave_running keep_copy live "
 				      "tcp_skip_in_flight drop_external with_files id dir compress key " },

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A suspended job stands still: its members are stopped once nothing of it is on a GPU, or whoever of them watches the
+ * others would take these for hung. The record says who was stopped, before it is, so that the next shim makes them run
+ * on where this one dies.
+ *
+ * Parents are stopped before their children, and children run on before their parents: so who waits for a child sees
+ * nothing of it. A job that was taken in has a parent outside, which would, and runs on.
+ */
+#include "engine/steps.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "datapath/park.h"
+#include "engine/gpu-set.h"
+#include "process/reaper.h"
+
+enum { STOP_WAIT_MS = 1000, HEAD_START_MS = 100 };
+
+/* ---- who ---- */
+
+static bool has_gpu_state(const struct op *op, struct proc_id id)
+{
+	for (size_t i = 0; i < op->gpus.n; i++)
+		if (proc_is_same(op->gpus.items[i].id, id))
+			return true;
+	return false;
+}
+
+static bool has_agent(const struct op *op, const struct proc_info *p)
+{
+	for (size_t i = 0; i < op->data.n_agents; i++)
+		if (proc_is_same(op->data.agents[i].agent.id, p->id))
+			return true;
+	return false;
+}
+
+/* One that ends, or that somebody else has stopped, is left as it is. */
+static bool can_stop(const struct op *op, const struct proc_info *p)
+{
+	return !strchr("ZXTt", p->state) && !p->ends &&
+	       !(proc_is_same(p->id, op->job->root) && reaper_is(p->id));
+}
+
+static bool may_stand_still(const struct op *op)
+{
+	return !op->request->cpu_runs && !op->job->by_pid;
+}
+
+static int note_stopped(struct job *job, const struct job_stopped *one, struct brumate_error *err)
+{
+	struct job_stopped *items = array_room(job->stopped, job->n_stopped, sizeof(*items));
+
+	if (!items)
+		return brumate_fail(err, ENOMEM, "%m");
+	job->stopped = items;
+	items[job->n_stopped++] = *one;
+	return 0;
+}
+
+/* ---- stopping ---- */
+
+/* Notes those who are to be stopped, as far as they are not; @ret_n: how many run. */
+static int note_running(struct op *op, const struct proc_tree *tree, bool all, size_t *ret_n,
+			struct brumate_error *err)
+{
+	struct job *job = op->job;
+	const size_t n_before = job->n_stopped;
+	int r = 0;
+
+	*ret_n = 0;
+	for (size_t i = 0; r == 0 && i < tree->n; i++) {
+		const struct proc_info *p = &tree->items[i];
+		const bool gpu = has_gpu_state(op, p->id);
+		const struct job_stopped one = { p->id, gpu, gpu || has_agent(op, p) };
+
+		if (!can_stop(op, p) || (one.goes_first && !all))
+			continue;
+		++*ret_n;
+		if (!job_find_stopped(job, p->id))
+			r = note_stopped(job, &one, err);
+	}
+	if (r < 0 || job->n_stopped == n_before)
+		return r;
+	return job_save(job, err);
+}
+
+/* What may not be signalled by the job's user runs on. */
+static size_t stop_running(struct op *op, const struct proc_tree *tree, bool all)
+{
+	const struct job *job = op->job;
+	size_t n = 0;
+
+	for (size_t i = 0; i < tree->n; i++) {
+		const struct proc_info *p = &tree->items[i];
+		const struct job_stopped *s = job_find_stopped(job, p->id);
+
+		if (s && can_stop(op, p) && (all || !s->goes_first))
+			n += proc_signal_as(p->id, SIGSTOP, job->uid) == 0;
+	}
+	return n;
+}
+
+/* Stops members until none that could be stopped runs: they may fork meanwhile. One that waits in the kernel stops when it
+ * comes back, and does nothing before. */
+static int stop_members(struct op *op, bool all, struct brumate_error *err)
+{
+	const struct proc_members members = job_members(op->job);
+	const uint64_t until_ns = deadline_in_ms(STOP_WAIT_MS);
+	size_t n;
+
+	if (all) /* an agent that stands still would not hang up */
+		park_detach(&op->data);
+	do {
+		auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+		int r = proc_members_read(&tree, &members, err);
+
+		if (r == 0)
+			r = note_running(op, &tree, all, &n, err);
+		if (r < 0)
+			return r;
+		if (!n || !stop_running(op, &tree, all))
+			return 0;
+		/* A stop has no event for anybody but the parent, so it is looked for. */
+		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS / 2 }, NULL);
+	} while (clock_now_ns() < until_ns);
+	return 0;
+}
+
+int step_stop_others(struct op *op, struct brumate_error *err)
+{
+	int r = may_stand_still(op) ? stop_members(op, false, err) : 1;
+
+	return r == 0 && !op->job->n_stopped ? 1 : r;
+}
+
+int step_stop(struct op *op, struct brumate_error *err)
+{
+	return may_stand_still(op) ? stop_members(op, true, err) : 1;
+}
+
+/* ---- running on ---- */
+
+static void continue_members(const struct job *job, bool goes_first)
+{
+	for (size_t i = job->n_stopped; i-- > 0;)
+		if (job->stopped[i].goes_first == goes_first)
+			proc_signal_as(job->stopped[i].id, SIGCONT, job->uid);
+}
+
+void standstill_wake_first(const struct job *job)
+{
+	continue_members(job, true);
+}
+
+void standstill_wake(const struct job *job)
+{
+	continue_members(job, true);
+	continue_members(job, false);
+}
+
+void standstill_end(struct job *job)
+{
+	standstill_wake(job);
+	free(take_ptr(&job->stopped));
+	job->n_stopped = 0;
+}
+
+void step_undo_stop(struct op *op)
+{
+	standstill_end(op->job);
+}
+
+int step_continue(struct op *op, struct brumate_error *err)
+{
+	if (!op->job->n_stopped)
+		return 1;
+	standstill_wake_first(op->job);
+	int r = op_find_gpus(op, err);
+	if (r == 0)
+		r = op_find_agents(op, true, err);
+	return r < 0 ? r : park_check(&op->data, err);
+}
+
+static bool any_goes_last(const struct job *job)
+{
+	for (size_t i = 0; i < job->n_stopped; i++)
+		if (!job->stopped[i].goes_first && !proc_has_ended(job->stopped[i].id))
+			return true;
+	return false;
+}
+
+/* The others look first whether those that they watch have done anything: these get a moment to do it. */
+int step_continue_others(struct op *op, struct brumate_error *err)
+{
+	struct job *job = op->job;
+	(void)err;
+
+	if (!job->n_stopped)
+		return 1;
+	if (any_goes_last(job))
+		nanosleep(&(struct timespec){ .tv_nsec = HEAD_START_MS * (long)NS_PER_MS }, NULL);
+	standstill_end(job);
+	park_let_in_late(&op->data);
+	return 0;
+}
+
+void standstill_renew(struct op *op)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (op->job->state == JOB_SUSPENDED && op->job->n_stopped &&
+	    stop_members(op, true, &err) < 0)
+		log_error("a suspended job does not stand still: job=%s reason=\"%s\"", op->job->id,
+			  err.text);
+	else if (op->job->state == JOB_RUNNING && op->job->n_stopped)
+		standstill_end(op->job);
+}
+
+/* ---- out of a checkpoint ---- */
+
+static const struct manifest_process *find_saved(const struct manifest *m, pid_t inner_pid)
+{
+	for (size_t i = 0; i < m->n_processes; i++)
+		if (m->processes[i].pid == inner_pid)
+			return &m->processes[i];
+	return NULL;
+}
+
+int step_continue_restored(struct op *op, struct brumate_error *err)
+{
+	const struct manifest *m = &op->restore.image.manifest;
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	const struct proc_members members = job_members(op->job);
+	struct job *job = op->job;
+	int r = proc_members_read(&tree, &members, err);
+
+	job->n_stopped = 0;
+	for (size_t i = 0; r == 0 && i < tree.n; i++) {
+		const struct proc_info *p = &tree.items[i];
+		const struct manifest_process *saved = find_saved(m, p->inner_pid);
+		const struct job_stopped one = {
+			.id = p->id,
+			.gpu = saved && saved->gpu,
+			.goes_first = saved && (saved->gpu ||
+						agent_listens(op->data.agent_dir, p->inner_pid)),
+		};
+
+		if (saved && saved->stopped)
+			r = note_stopped(job, &one, err);
+	}
+	if (r < 0 || !job->n_stopped)
+		return r < 0 ? r : 1;
+	standstill_wake_first(job);
+	return 0;
+}
