@@ -29,8 +29,25 @@ from harness import Build, Failed, Skipped, plain_signals, run  # noqa: E402
 EXIT_UNSUPPORTED = 4
 KINDS_OF_A_PROGRAM = (3, 10)
 
-# What a restore does not set, and how the support matrix calls it: (key, reason).
-DIFFERS = []
+# What a restore does not set, and how the support matrix has it (What a checkpoint carries): (key, reason).
+OPENED = "flags that matter while a file is opened"
+ZOMBIE = "what nobody asks of an ended process"
+DIFFERS = [
+    (r"(file-tmpfile|directory|directory-deleted)\.fd\.(fl|fdinfo1)", OPENED),
+    (r"terminal(-raw)?\.slave\.(fl|fdinfo1)", OPENED),
+    (r".*\.so59", "groups of a unix socket's peer"),
+    (r"unix-dgram-closed\.other\.peer", "name of a peer that is gone"),
+    (r"zombie(-killed)?\.child\.(Groups|SigBlk|ShdPnd):", ZOMBIE),
+    (r"pipe-no-reader\.end\.waiting", "bytes that nobody can read"),
+    (r"(memory-(shared|zero-shared|shared-with-child))\.area\.map\d+", "name of shared anonymous memory"),
+    (r"child-stopped\.child\.ShdPnd:", "stop signal of a stopped process"),
+    (r"udp-data\.fd\.(received|waiting)", "datagrams not read yet"),
+    (r"tcp.*\.tcp10", "largest window of a connection"),
+    (r"tcp.*\.(ip33|ipv6-1[78])", "multicast options of TCP"),
+    (r"memory-mseal\..*flags\d+", "sealed mappings"),
+    (r"epoll-without-number\.fd\.fdinfo\d+", "numbers of files that an epoll watches under a closed one"),
+    (r"process\.timers", "numbers and signals of timers of ended threads"),
+]
 
 # Kinds that cannot stand beside each other, or others.
 APART = [{"cwd", "cwd-deleted"}, {"umask", "cwd"}]
@@ -93,7 +110,7 @@ class Program:
             was, value = before.get(key, "(nothing)"), now.get(key, "(nothing)")
             if was == value:
                 continue
-            known = next((reason for pattern, reason in DIFFERS if re.fullmatch(pattern, key)), None)
+            known = next((why for pattern, why in DIFFERS if re.fullmatch(pattern, key) and stage != "resumed"), None)
             if known:
                 self.counts.known.setdefault(known, set()).add(key.split(".")[0])
             else:

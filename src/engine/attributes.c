@@ -29,38 +29,80 @@ int op_attributes_read(struct op *op, struct brumate_error *err)
 	r = attributes_read(&op->checkpoint.attributes, &tree);
 	if (r == 0)
 		attributes_take_ranges(&op->checkpoint.attributes, &ahead);
+	socket_options_fini(&op->checkpoint.sockets);
+	if (r == 0)
+		r = socket_options_read(&op->checkpoint.sockets, &tree);
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
+}
+
+/* @text: owned, NULL where there was no memory for it. */
+static int write_beside(struct op *op, const char *name, char *text, size_t len,
+			struct brumate_error *err)
+{
+	auto_free char *owned = text;
+
+	if (!owned)
+		return brumate_fail(err, ENOMEM, "%m");
+	auto_close int fd = openat(op->images.dir_fd, name,
+				   O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+	int r = fd < 0 ? -errno : fd_write_full(fd, owned, len);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", name) : 0;
 }
 
 int op_attributes_write(struct op *op, struct brumate_error *err)
 {
+	struct op_checkpoint *c = &op->checkpoint;
 	size_t len = 0;
+	int r = 0;
 
-	if (!op->checkpoint.attributes.n)
-		return 0;
-	auto_free char *text = attributes_encode(&op->checkpoint.attributes, &len);
-	if (!text)
-		return brumate_fail(err, ENOMEM, "%m");
-	auto_close int fd = openat(op->images.dir_fd, ATTRIBUTES_FILE,
-				   O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-	int r = fd < 0 ? -errno : fd_write_full(fd, text, len);
-	return r < 0 ? brumate_fail(err, -r, "%s: %m", ATTRIBUTES_FILE) : 0;
+	if (c->attributes.n) {
+		char *text = attributes_encode(&c->attributes, &len);
+
+		r = write_beside(op, ATTRIBUTES_FILE, text, len, err);
+	}
+	if (r == 0 && c->sockets.n) {
+		char *text = socket_options_encode(&c->sockets, &len);
+
+		r = write_beside(op, SOCKET_OPTIONS_FILE, text, len, err);
+	}
+	return r;
+}
+
+/* @ret: owned; NULL where the checkpoint has no such file. */
+static int read_beside(struct op *op, const char *name, size_t most, char **ret, size_t *ret_len,
+		       struct brumate_error *err)
+{
+	int r = file_read_plain(op->images.dir_fd, name, most, ret, ret_len);
+
+	if (r == -ENOENT)
+		*ret = NULL;
+	return r < 0 && r != -ENOENT ? brumate_fail(err, -r, "checkpoint %s: criu/%s: %m",
+						    op->restore.image.manifest.id, name)
+				     : 0;
 }
 
 int op_attributes_load(struct op *op, struct brumate_error *err)
 {
-	auto_free char *text = NULL;
-	size_t len = 0;
-	int r = file_read_plain(op->images.dir_fd, ATTRIBUTES_FILE, ATTRIBUTES_BYTES_MAX, &text,
-				&len);
+	auto_free char *attributes = NULL, *sockets = NULL;
+	const char *name = ATTRIBUTES_FILE;
+	size_t len = 0, sockets_len = 0;
+	int r = read_beside(op, name, ATTRIBUTES_BYTES_MAX, &attributes, &len, err);
 
-	if (r == -ENOENT)
-		return 0;
+	if (r == 0)
+		r = read_beside(op, SOCKET_OPTIONS_FILE, SOCKET_OPTIONS_BYTES_MAX, &sockets,
+				&sockets_len, err);
+	if (r < 0)
+		return r;
 	attributes_fini(&op->restore.attributes);
-	if (r >= 0)
-		r = attributes_decode(&op->restore.attributes, text, len);
+	socket_options_fini(&op->restore.sockets);
+	if (attributes)
+		r = attributes_decode(&op->restore.attributes, attributes, len);
+	if (r == 0 && sockets) {
+		name = SOCKET_OPTIONS_FILE;
+		r = socket_options_decode(&op->restore.sockets, sockets, sockets_len);
+	}
 	return r < 0 ? brumate_fail(err, -r, "checkpoint %s: criu/%s: %m",
-				    op->restore.image.manifest.id, ATTRIBUTES_FILE)
+				    op->restore.image.manifest.id, name)
 		     : 0;
 }
 
@@ -89,10 +131,13 @@ int op_attributes_give(struct op *op, struct brumate_error *err)
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	int r;
 
-	if (!op->restore.attributes.n)
+	if (!op->restore.attributes.n && !op->restore.sockets.n)
 		return 0;
 	if ((r = proc_tree_read(&tree, op->job->root, err)) < 0)
 		return r;
+	r = socket_options_apply(&op->restore.sockets, &tree, op->job->uid, op->job->gid, note, op);
+	if (r < 0)
+		return brumate_fail(err, -r, "options of sockets: %m");
 	if (op->job->uid != geteuid() &&
 	    (r = user_files_enter(&user, op->job->uid, op->job->gid, err)) < 0)
 		return r;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* What processes have beside memory and files (process/attributes.h), in a checkpoint: a file among CRIU's images, which
- * older checkpoints lack. */
+/* What processes have beside memory and files (process/attributes.h), and the options of their sockets
+ * (process/socket-options.h), in a checkpoint: a file each among CRIU's images, which older checkpoints lack. */
 #pragma once
 
 #include "engine/op.h"
@@ -11,10 +11,10 @@ int op_attributes_read_ahead(struct op *op, struct brumate_error *err);
 /** At CRIU_EVENT_FROZEN: reads the rest. */
 int op_attributes_read(struct op *op, struct brumate_error *err);
 
-/** At CRIU_EVENT_DUMPED, before the images are hashed: writes it beside them. */
+/** At CRIU_EVENT_DUMPED, before the images are hashed: writes them beside those. */
 int op_attributes_write(struct op *op, struct brumate_error *err);
 
-/** Reads that of the checkpoint which is restored, from op->images.dir_fd. */
+/** Reads those of the checkpoint which is restored, from op->images.dir_fd. */
 int op_attributes_load(struct op *op, struct brumate_error *err);
 
 /** Once op->images.cpu_memory is there: asks for what only restored threads can do. */

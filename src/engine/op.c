@@ -79,6 +79,8 @@ void op_fini(struct op *op)
 	store_image_fini(&op->restore.image);
 	attributes_fini(&op->checkpoint.attributes);
 	attributes_fini(&op->restore.attributes);
+	socket_options_fini(&op->checkpoint.sockets);
+	socket_options_fini(&op->restore.sockets);
 	cleanup_free(&op->images.user.groups);
 	authority_fini(&op->images.authority);
 	signing_key_free(op->images.signing);

@@ -19,6 +19,7 @@
 #include "job/job.h"
 #include "job/request.h"
 #include "process/attributes.h"
+#include "process/socket-options.h"
 #include "process/process.h"
 #include "process/scan.h"
 #include "chunks/chunks.h"
@@ -46,6 +47,7 @@ struct op_checkpoint {
 	struct criu_dump *dump;		   /* CRIU has been started for it */
 	char **externals;		   /* of @dump */
 	struct attributes attributes;	   /* of the frozen tree */
+	struct socket_options sockets;	   /* likewise */
 	int work_fd;			   /* of @dump */
 	uint64_t criu_start_ns;
 	bool committed;
@@ -58,6 +60,7 @@ struct op_restore {
 	struct remote_restore *remote; /* @image is in an object store; NULL: it is here */
 	struct device_image_reader device;
 	struct attributes attributes;
+	struct socket_options sockets;
 	struct comparing *comparing; /* the files of @image with its manifest, in a thread */
 	struct finding *finding;     /* CRIU, in a thread */
 	bool use_pid_ns;

@@ -201,8 +201,8 @@ static void fact_of_line(char *line, int n)
 		if (!strncmp(line, left_out[i], strlen(left_out[i])))
 			return;
 	/* epoll: "tfd: 5 events: 19 data: 5 pos:0 ino:… sdev:…"; inotify: "inotify wd:1 ino:… sdev:… mask:…", fanotify, lock */
-	if (!strncmp(line, "tfd:", 4) && (cut = strstr(line, "pos:")))
-		*cut = '\0';
+	if (sscanf(line, "tfd: %d", &n) == 1 && (cut = strstr(line, "pos:")))
+		*cut = '\0'; /* in any order: the number of the line is that of the descriptor */
 	if ((cut = strstr(line, " ino:"))) {
 		char *mask = strstr(cut, "mask:");
 
@@ -321,7 +321,8 @@ static void look_at_file(int fd)
 {
 	struct f_owner_ex owner;
 	struct stat st;
-	int waiting;
+	int waiting, domain = 0;
+	socklen_t len = sizeof(domain);
 
 	if (fstat(fd, &st) < 0) {
 		fact("stat", "errno %d", errno);
@@ -341,8 +342,11 @@ static void look_at_file(int fd)
 	fact_result("seals", fcntl(fd, F_GET_SEALS));
 	fact_result("pipe-size", fcntl(fd, F_GETPIPE_SZ));
 	fact_result("lease", fcntl(fd, F_GETLEASE));
-	if (!S_ISCHR(st.st_mode) && ioctl(fd, FIONREAD, &waiting) == 0 && !S_ISREG(st.st_mode) &&
-	    !S_ISDIR(st.st_mode))
+	/* Packets come by themselves. */
+	if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) < 0 || domain != AF_PACKET)
+		domain = 0;
+	if (!domain && !S_ISCHR(st.st_mode) && ioctl(fd, FIONREAD, &waiting) == 0 &&
+	    !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
 		fact("waiting", "%d", waiting);
 	if (S_ISCHR(st.st_mode))
 		look_at_terminal(fd);
@@ -372,8 +376,9 @@ static void look_at_area(const struct object *o)
 			if (!inside)
 				continue;
 			snprintf(key, sizeof(key), "map%d", n++);
-			fact(key, "%lx %lx %s %lx %s", from, to, perms, *path == '/' ? offset : 0,
-			     path);
+			/* What lies beside it may be merged with it. */
+			fact(key, "%lx %lx %s %lx %s", from > begin ? from : begin,
+			     to < end ? to : end, perms, *path == '/' ? offset : 0, path);
 			readable &= perms[0] == 'r';
 		} else if (inside && !strncmp(l, "VmFlags:", 8)) {
 			char flags[256] = "";
