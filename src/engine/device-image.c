@@ -114,7 +114,8 @@ int device_image_save(void *writer, const struct host_copy *copy, uint64_t start
 		offset = transfer_next(offset, w->vault->pieces[i].len_bytes);
 	}
 	if (r == 0 && offset < end)
-		return brumate_fail(err, EIO, "device memory was copied that belongs to no process");
+		return brumate_fail(err, EIO,
+				    "device memory was copied that belongs to no process");
 	return r;
 }
 
@@ -684,6 +685,40 @@ static int compare_pieces(const struct vault *v, const struct datapath_agent *a,
 		a->agent.id.pid, a->n_pieces);
 }
 
+static bool is_alive(const struct proc_tree *tree, pid_t inner_pid)
+{
+	for (size_t i = 0; i < tree->n; i++)
+		if (tree->items[i].inner_pid == inner_pid)
+			return tree->items[i].state != 'Z' && !tree->items[i].ends;
+	return false;
+}
+
+/* What nobody has taken is of processes that have ended since they were restored. It counts as if they had ended before, since
+ * others may have it mapped. */
+static int assign_to_ended(struct vault *v, struct proc_id root, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	bool is_read = false;
+
+	for (size_t k = 0; k < v->n_pieces; k++) {
+		struct proc_id *process = &v->pieces[k].process;
+
+		if (process->start_ticks)
+			continue;
+		int r = is_read ? 0 : proc_tree_read(&tree, root, NULL);
+		if (r < 0 && r != -ESRCH)
+			return brumate_fail(err, -r, "the restored processes: %m");
+		is_read = true;
+		if (is_alive(&tree, process->pid))
+			return brumate_fail(err, EIO,
+					    "process %d of the checkpoint has device memory, but "
+					    "no agent to take it",
+					    process->pid);
+		process->start_ticks = VAULT_ENDED_TICKS;
+	}
+	return 0;
+}
+
 int device_image_assign(struct datapath *d, struct brumate_error *err)
 {
 	struct vault *v = d->vault;
@@ -703,11 +738,5 @@ int device_image_assign(struct datapath *d, struct brumate_error *err)
 		if (r == 0 && !saved_by_driver(a, n))
 			r = compare_pieces(v, a, first, n, err);
 	}
-	for (size_t k = 0; v && r == 0 && k < v->n_pieces; k++)
-		if (!v->pieces[k].process.start_ticks)
-			r = brumate_fail(err, EIO,
-					 "process %d of the checkpoint has device memory, but no "
-					 "agent to take it",
-					 v->pieces[k].process.pid);
-	return r;
+	return r < 0 || !v ? r : assign_to_ended(v, d->owner.root, err);
 }

@@ -41,7 +41,13 @@
 #include "process/pidns.h"
 #include "process/reaper.h"
 
-enum { CRIU_TIMEOUT_S = 600, KILL_TIMEOUT_MS = 30000, PID_TIMEOUT_MS = 2000, PID_TRIES = 3 };
+enum {
+	CRIU_TIMEOUT_S = 600,
+	KILL_TIMEOUT_MS = 30000,
+	PID_TIMEOUT_MS = 2000,
+	PID_TRIES = 3,
+	FIND_TRIES = 3
+};
 
 /* ---- the image ---- */
 
@@ -708,6 +714,51 @@ static size_t wanted_gpu_processes(const struct manifest *m)
 	return n;
 }
 
+/* Whether a process of the checkpoint has ended since CRIU let it run: by a signal, a timer of its own, or a sibling's doing. */
+static bool has_ended_since(const struct op *op, pid_t inner_pid)
+{
+	for (size_t i = 0; i < op->tree.n; i++)
+		if (op->tree.items[i].inner_pid == inner_pid)
+			return op->tree.items[i].state == 'Z' || op->tree.items[i].ends;
+	return true;
+}
+
+/* Those who have ended are members less, as if they had done so later. */
+static size_t count_ended(struct op *op)
+{
+	const struct manifest *m = &op->restore.image.manifest;
+	size_t n = 0;
+
+	for (size_t i = 0; i < m->n_processes; i++) {
+		if (!m->processes[i].gpu || !has_ended_since(op, m->processes[i].pid))
+			continue;
+		progress_note(&op->progress,
+			      "process %d (%s) has ended since it was restored, before its GPU "
+			      "state was",
+			      m->processes[i].pid, m->processes[i].comm);
+		n++;
+	}
+	return n;
+}
+
+/* The root ends with the last of them. Looked for anew where one ends during the look. */
+static int find_restored_gpus(struct op *op, struct brumate_error *err)
+{
+	int r = -ESRCH;
+
+	for (int tries = 0; r == -ESRCH && tries < FIND_TRIES; tries++) {
+		*err = BRUMATE_ERROR_NONE;
+		r = op_find_gpus(op, err);
+		if (r == -ESRCH && job_ends_now(op->job)) {
+			*err = BRUMATE_ERROR_NONE;
+			proc_tree_fini(&op->tree);
+			op->gpus.n = 0;
+			return 0;
+		}
+	}
+	return r;
+}
+
 static int gpu_restore(struct op *op, struct brumate_error *err)
 {
 	size_t wanted = wanted_gpu_processes(&op->restore.image.manifest);
@@ -715,12 +766,14 @@ static int gpu_restore(struct op *op, struct brumate_error *err)
 
 	if (!wanted)
 		return 1;
-	if ((r = op_find_gpus(op, err)) < 0)
+	if ((r = find_restored_gpus(op, err)) < 0)
 		return r;
-	if (op->gpus.n != wanted)
+	if (op->gpus.n != wanted && op->gpus.n + count_ended(op) != wanted)
 		return brumate_fail(err, EIO,
 				    "%zu processes have GPU state, the checkpoint has %zu",
 				    op->gpus.n, wanted);
+	if (!op->gpus.n)
+		return 1;
 	for (size_t i = 0; i < op->gpus.n && !op->gpus.vendor->saved_by_criu; i++)
 		if (op->gpus.items[i].dev.state != DEV_STATE_CHECKPOINTED)
 			return brumate_fail(
@@ -768,7 +821,9 @@ static int map_early(struct op *op, struct brumate_error *err)
 {
 	int r = find_agents(op, err);
 
-	return r < 0 ? r : step_map_early(op, err);
+	if (r < 0 || !op->data.n_agents)
+		return r < 0 ? r : 1;
+	return step_map_early(op, err);
 }
 
 static const struct step restore_steps[] = {
@@ -889,6 +944,8 @@ int engine_restore(struct op *op, struct brumate_error *err)
 		return -EIO;
 	}
 	job_files_settle(op);
+	if (!op->data.n_agents) /* who was to have it has ended */
+		op_clear_vault(op);
 	job->op = (struct job_op){ 0 };
 	job->restored = true;
 	job->exit_code = JOB_EXIT_UNKNOWN;
