@@ -119,14 +119,15 @@ static int send_request(struct agent *a, const struct agent_request *request, co
 /* What comes with the packet that is there has to be such that we can get rid of it. */
 static int check_fds(struct agent *a, enum agent_op op, struct brumate_error *err)
 {
-	int r = a->scout ? 0 : scout_start(&a->scout, a->fd);
+	int r = a->scout ? 0 : scout_start(&a->scout, a->fd, a->simulated);
 
 	if (r == 0)
 		r = scout_look(a->scout);
 	if (r == -EBADMSG)
-		return brumate_fail(err, EBADMSG,
-				    "process %d: %s: a file of a file system that need not answer",
-				    a->id.pid, op_names[op]);
+		return brumate_fail(
+			err, EBADMSG,
+			"process %d: %s: what is neither memory nor a device of the driver's",
+			a->id.pid, op_names[op]);
 	return r < 0 ? brumate_fail(err, -r, "process %d: what its agent gives: %m", a->id.pid) : 0;
 }
 
@@ -413,9 +414,11 @@ int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct bru
 
 int agent_open_again(struct agent *a, const char *dir, struct brumate_error *err)
 {
-	auto_(agent_close) struct agent again = {
-		.fd = -1, .id = a->id, .was_silent = a->was_silent, .until_ns = a->until_ns
-	};
+	auto_(agent_close) struct agent again = { .fd = -1,
+						  .id = a->id,
+						  .was_silent = a->was_silent,
+						  .until_ns = a->until_ns,
+						  .simulated = a->simulated };
 	int r = open_agent(&again, dir, err);
 
 	a->was_silent = again.was_silent;

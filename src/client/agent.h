@@ -25,6 +25,7 @@ struct agent {
 	uint32_t sharing;  /* AGENT_SHARING_KNOWN, AGENT_IS_STARTING and so on (wire/agent.h) */
 	char shares[AGENT_TEXT_BYTES]; /* what is shared */
 	uint64_t managed_bytes, driver_bytes;
+	bool simulated;	     /* its driver is; kept by agent_open_again() */
 	struct scout *scout; /* looks at what it gives first; NULL: it gives nothing now */
 };
 #define AGENT_EMPTY ((struct agent){ .fd = -1 })

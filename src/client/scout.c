@@ -6,7 +6,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <poll.h>
-#include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/packet.h"
+#include "gpu/vendor.h"
 #include "process/reap.h"
 
 enum {
@@ -35,28 +36,40 @@ struct scout {
 
 /* ---- the child: system calls only, as its parent has threads ---- */
 
-/* Only regular files and directories are of such a file system once they are open. One that does not answer here is found out
- * by our parent's patience. */
-static bool may_hang(int fd)
+static bool is_device_of_driver(int fd)
+{
+	char link[32], path[256];
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, path, sizeof(path));
+	return n > 0 && gpu_is_device(path, (size_t)n);
+}
+
+/* A file system that does not answer here is found out by our parent's patience. */
+static bool may_hang(int fd, bool simulated)
 {
 	struct statx st;
 	struct statfs fs;
 
 	if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &st) < 0)
 		return true;
-	if (!S_ISREG(st.stx_mode) && !S_ISDIR(st.stx_mode))
-		return false;
-	return fstatfs(fd, &fs) < 0 || fs.f_type == FUSE_SUPER_MAGIC;
+	if (S_ISCHR(st.stx_mode))
+		return !is_device_of_driver(fd);
+	if (!S_ISREG(st.stx_mode) || fstatfs(fd, &fs) < 0)
+		return true;
+	if (simulated)
+		return fs.f_type == FUSE_SUPER_MAGIC;
+	return fs.f_type != TMPFS_MAGIC && fs.f_type != HUGETLBFS_MAGIC;
 }
 
-static int look(int socket_fd)
+static int look(int socket_fd, bool simulated)
 {
 	int items[PACKET_FDS_KERNEL_MAX];
 	struct packet_fds fds = { items, PACKET_FDS_KERNEL_MAX };
 	int r = packet_peek(socket_fd, &fds, 0);
 
 	for (size_t i = 0; r == 0 && i < fds.n; i++)
-		if (may_hang(items[i]))
+		if (may_hang(items[i], simulated))
 			r = -EBADMSG;
 	if (r < 0)
 		return r;
@@ -65,14 +78,14 @@ static int look(int socket_fd)
 }
 
 /* The last close may hang: before the end of the process, whose program could not be told any more then. */
-static _Noreturn void run_scout(int socket_fd, int fd)
+static _Noreturn void run_scout(int socket_fd, int fd, bool simulated)
 {
 	int verdict;
 
 	prctl(PR_SET_NAME, "brumate-scout");
 	fd_close_others(socket_fd, fd);
 	while (recv(fd, &verdict, sizeof(verdict), 0) > 0) {
-		verdict = look(socket_fd);
+		verdict = look(socket_fd, simulated);
 		send(fd, &verdict, sizeof(verdict), MSG_NOSIGNAL);
 	}
 	close(fd);
@@ -84,19 +97,19 @@ static _Noreturn void run_scout(int socket_fd, int fd)
 /* ---- the parent ---- */
 
 /* Until its pidfd is there, which tells of its end whoever reaps it, nobody does. */
-static int start_child(struct scout *s, int socket_fd, int fd)
+static int start_child(struct scout *s, int socket_fd, int fd, bool simulated)
 {
 	reap_lock();
 	pid_t pid = fork();
 	if (pid == 0)
-		run_scout(socket_fd, fd);
+		run_scout(socket_fd, fd, simulated);
 	s->pid_fd = pid < 0 ? -1 : RESERVE_TRY((int)syscall(SYS_pidfd_open, pid, 0));
 	int r = s->pid_fd < 0 ? -errno : 0;
 	reap_unlock();
 	return r;
 }
 
-int scout_start(struct scout **ret, int socket_fd)
+int scout_start(struct scout **ret, int socket_fd, bool simulated)
 {
 	auto_free struct scout *s = calloc(1, sizeof(*s));
 	int ends[2];
@@ -106,7 +119,7 @@ int scout_start(struct scout **ret, int socket_fd)
 	if (RESERVE_TRY(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends)) < 0)
 		return -errno;
 	auto_close int own = ends[0], its = ends[1];
-	int r = start_child(s, socket_fd, its);
+	int r = start_child(s, socket_fd, its, simulated);
 	if (r < 0)
 		return r;
 	s->fd = take_fd(&own);

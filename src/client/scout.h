@@ -3,14 +3,19 @@
  * A child that looks at descriptors before they come to us. Whoever closes a file of a file system in user space (FUSE) waits
  * for the server of that, perhaps for ever; no signal ends the wait, and as long as it lasts the process keeps all that it has
  * open. No other call takes a descriptor out of a table, and a process that ends closes each. So one of such a file must not
- * come into ours. The child looks at a copy of it, and has nothing else open. Not for two threads at once.
+ * come into ours; nor one whose last close waits for somebody else: a socket by SO_LINGER, a terminal until it has written
+ * all. So memory and the driver's devices may, and nothing else. The child looks at a copy of what comes, and has nothing
+ * else open. Not for two threads at once.
  */
 #pragma once
 
+#include <stdbool.h>
+
 struct scout;
 
-/** Starts one (@ret owned) for the packets of @socket_fd (borrowed; it has a copy until it ends). 0, -errno. */
-int scout_start(struct scout **ret, int socket_fd);
+/** Starts one (@ret owned) for the packets of @socket_fd (borrowed; it has a copy until it ends). @simulated: device memory
+ * is files of a disk. 0, -errno. */
+int scout_start(struct scout **ret, int socket_fd, bool simulated);
 
 /**
  * Looks at what comes with the next packet, which is there and is left to be received. Returns 0: all may be closed;

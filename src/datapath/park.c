@@ -92,7 +92,8 @@ bool park_has_missed(const struct datapath *d, const struct proc_tree *tree)
 static void add_agent(struct datapath *d, struct proc_id id, bool is_new)
 {
 	d->agents[d->n_agents++] =
-		(struct datapath_agent){ .agent = { .fd = -1, .id = id }, .is_new = is_new };
+		(struct datapath_agent){ .agent = { .fd = -1, .id = id, .simulated = d->simulated },
+					 .is_new = is_new };
 }
 
 static bool is_among(const struct proc_id *ids, size_t n, struct proc_id id)

@@ -189,7 +189,7 @@ class Giver:
         self.is_refused()
 
     def is_refused(self, **how):
-        self.bed.refused(7, "a file of a file system that need not answer", "suspend", self.job, **how)
+        self.bed.refused(7, "neither memory nor a device of the driver", "suspend", self.job, **how)
 
     def is_honest(self):
         """From now on."""

@@ -212,11 +212,12 @@ static bool refuse_in_many_lines(int fd, struct agent_reply *reply)
 	return send(fd, reply, sizeof(*reply), MSG_NOSIGNAL) < 0;
 }
 
-/* $ROGUE_FILE, which is left open, as it may be what hangs; or one that harms nobody. */
+/* $ROGUE_FILE, which is left open, as it may be what hangs; or one that harms nobody, many of which are memory. */
 static bool give_files(int fd, const struct agent_reply *reply, size_t n)
 {
 	const char *path = getenv("ROGUE_FILE");
-	int one = open(path ? path : "/dev/null", O_RDWR | O_CLOEXEC);
+	int one = path || n == 1 ? open(path ? path : "/dev/null", O_RDWR | O_CLOEXEC)
+				 : memfd_create("none", MFD_CLOEXEC);
 
 	send_fds(fd, reply, one, n);
 	if (!path)

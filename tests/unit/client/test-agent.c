@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fuse.h>
+#include <linux/magic.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -18,11 +19,13 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/paths.h"
 #include "check.h"
 
 enum { PIECES = 100 };
@@ -44,7 +47,7 @@ static _Atomic enum mood mood;
 static int listen_fd;
 static _Atomic int memory_fd;
 static const char *_Atomic given_path; /* of a file that is given instead of that; NULL: none */
-static _Thread_local int lack; /* what the next answer cannot be received for */
+static _Thread_local int lack;	       /* what the next answer cannot be received for */
 
 ssize_t recvmsg(int fd, struct msghdr *m, int flags)
 {
@@ -283,6 +286,59 @@ static void no_room_for_fds(void)
 	      errno == EBADF); /* the one for which there was room is closed */
 }
 
+/* ---- files that are no device memory ---- */
+
+/* What the agent of a job gives; of a simulated driver, files of a disk are device memory as well. */
+static void expect_given(int fd, bool simulated, int r)
+{
+	auto_(agent_close) struct agent a = met(GOOD);
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	const uint64_t ids[1] = { 1 };
+	const int before = memory_fd;
+	int given = -1;
+
+	CHECK(fd >= 0);
+	a.simulated = simulated;
+	memory_fd = fd;
+	CHECK(agent_export(&a, ids, 1, &given, &err) == r && (given >= 0) == (r == 0));
+	CHECK(r == 0 || strstr(err.text, "neither memory nor a device"));
+	memory_fd = before;
+	if (given >= 0)
+		close(given);
+}
+
+static void only_memory_is_taken(void)
+{
+	auto_free char *path = path_format("%s/file", dir);
+	int pair[2], pipes[2];
+
+	CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+	CHECK(pipe2(pipes, O_CLOEXEC) == 0);
+	const int fds[] = { pair[0],
+			    pair[1],
+			    pipes[0],
+			    pipes[1],
+			    open("/dev/null", O_RDWR | O_CLOEXEC),
+			    open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+			    open("/", O_PATH | O_CLOEXEC) };
+
+	for (size_t i = 0; i < sizeof(fds) / sizeof(fds[0]); i++) {
+		expect_given(fds[i], false, -EBADMSG);
+		expect_given(fds[i], true, -EBADMSG);
+		close(fds[i]);
+	}
+	expect_given(memory_fd, false, 0);
+	expect_given(memory_fd, true, 0);
+	int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	struct statfs fs;
+
+	CHECK(file >= 0 && fstatfs(file, &fs) == 0);
+	expect_given(file, true, 0);
+	expect_given(file, false, fs.f_type == TMPFS_MAGIC ? 0 : -EBADMSG);
+	close(file);
+	CHECK(unlink(path) == 0);
+}
+
 /* ---- a file system that does not answer when a file of it is closed ---- */
 
 static int fuse_fd;
@@ -371,7 +427,7 @@ static void a_file_whose_close_hangs(void)
 	CHECK(pthread_create(&thread, NULL, serve_files, NULL) == 0);
 	given_path = path;
 	CHECK(agent_export(&a, ids, 2, fds, &err) == -EBADMSG && fds[0] == -1 && a.fd < 0);
-	CHECK(strstr(err.text, "need not answer"));
+	CHECK(strstr(err.text, "neither memory nor a device"));
 	while (n_flushes < 2) /* of who gave it, and of who looked at it */
 		usleep(1000);
 	CHECK(umount2(at, MNT_FORCE) == 0 || umount2(at, MNT_DETACH) == 0);
@@ -419,6 +475,7 @@ int main(void)
 	an_answer_that_cannot_be_received();
 	no_answer_twice();
 	no_room_for_fds();
+	only_memory_is_taken();
 	a_file_whose_close_hangs();
 	nobody_or_somebody_else();
 	shutdown(listen_fd, SHUT_RDWR);
