@@ -40,13 +40,13 @@ check-style: setup
 check-fuzz: setup
 	@FUZZ_SECONDS=$(FUZZ_SECONDS) tools/check --only fuzz
 
-# Random jobs, operations and faults, for SECONDS. SEED, of a round that failed, repeats it.
+# Random jobs, operations and faults, for SECONDS. SEED, of a round that failed, repeats it. STOPS=1: all are stopped, too.
 SECONDS ?= 3600
 soak: build
-	BUILD=$(BUILD) python3 tests/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	BUILD=$(BUILD) python3 tests/soak.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(STOPS),--stops)
 # The same with jobs of many processes that are made at random.
 weave: build
-	BUILD=$(BUILD) python3 tests/integration/weave.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+	BUILD=$(BUILD) python3 tests/integration/weave.py --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(STOPS),--stops)
 
 # CRIU's own tests, under brumate; takes about ten minutes.
 zdtm: build

@@ -5,7 +5,10 @@ programs, full disks and clocks that jump. Every program checks all of its memor
 instance of brumate of its own and ends with a reckoning: each job goes on where it was, or is lost for a reason
 that docs/states.md allows; each checkpoint that was said to be made is there and whole; each promise holds.
 
-	python3 tests/soak.py [--seconds N] [--seed S] [--rounds N] [--gpu simulated|real] [--gpus N] [--build DIR] [--progress]
+	python3 tests/soak.py [--seconds N] [--seed S] [--rounds N] [--gpu simulated|real] [--gpus N] [--build DIR] [--progress] [--stops]
+
+--stops has all that can be killed stopped as well, members and CRIU included, for seconds, at any moment and at the points of
+the code, and killed after that or let go on; half of the operations have a --timeout then, beyond which nobody waits.
 
 It ends with one line that counts, and exit status 1 where anything was lost, wrong or stuck; on SIGTERM it does so once it
 has reckoned up the round under way. The seed of a round that failed, given with --seed, repeats the round's choices.
@@ -37,6 +40,7 @@ from harness import Build, Failed, Log, Skipped, plain_signals, process_start  #
 COMMAND_S, GOES_ON_S, SETTLES_S = 150, 60, 90
 TERMINATED = threading.Event()  # it was told to end
 STATE_MIB = 400
+TIMEOUT_S, LATE_S = 6, 5  # of operations, with --stops; the second counts beyond the first, on a machine with much to do
 REFUSED = (2, 3, 4, 5, 6)  # nothing was touched
 EXIT_LOST = 8
 
@@ -112,6 +116,8 @@ class Round:
     VICTIMS = ("brumate", "brumate-broker", "brumate-shim", "brumate-keeper", "brumate-init", "criu", "member")
     ACTIONS = ("error:5", "error:28", "error:12", "kill", "kill:broker", "kill:criu", "delay:200", "delay:1000")  # at a point
 
+    STOPS = ("stop", "stop:broker", "stop:keeper", "stop:job", "stop:criu", "stop:reaper")
+
     def __init__(self, build, seed, options, counts):
         self.seed, self.options, self.counts = seed, options, counts
         self.rng = random.Random(f"{seed}")
@@ -123,7 +129,8 @@ class Round:
         self.removed = set()
         self.over = threading.Event()
         self.deadline = None
-        self.stopped = []
+        self.stopped = {}  # pid of a process that stands still: until when
+        self.was_stopped = set()
         self.events = []
         self.begin = time.monotonic()
         self.bed = Bed(build, {"BRUMATE_BROKER_IDLE_S": str(self.rng.choice((1, 60)))}, simulated=not self.real)
@@ -197,6 +204,10 @@ class Round:
         """(exit code, stdout, stderr) of a command of brumate; None where it did not end. Each failure has a word."""
         start = time.monotonic()
         env = self.bed.command_env()
+        has_end = self.options.stops and words[0] in ("suspend", "resume", "checkpoint", "restore") and "--every" not in words \
+            and self.choice() < 0.5
+        if has_end:
+            words = (*words, "--timeout", f"{TIMEOUT_S}s")
         with subprocess.Popen([self.bed.brumate, *map(str, words)], env=env, stdin=subprocess.DEVNULL, text=True, errors="replace",
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             try:
@@ -207,6 +218,8 @@ class Round:
                 process.communicate()
                 return None
         code = process.returncode
+        if has_end and time.monotonic() - start > TIMEOUT_S + LATE_S and process.pid not in self.was_stopped:
+            self.stuck(f"{' '.join(map(str, words))}: exit {code} after {time.monotonic() - start:.1f} s: {err.strip()[-300:]}")
         shown = " ".join(os.path.basename(w) if w.startswith("/") else w for w in map(str, words))
         last = err.strip().splitlines()[-1:] if code else []
         self.note(f"{shown}: exit {code} after {time.monotonic() - start:.2f} s {' '.join(last)[-300:]}")
@@ -443,7 +456,67 @@ class Round:
             self.note(f"   SIGKILL {process} of {subject}")
             self.count_fault(f"kills of {kind}")
 
+    def choice(self):
+        """For what two workers choose at the same time."""
+        with self.lock:
+            return self.rng.random()
+
+    def stop(self, rng):
+        """Until let_go() finds that it was long enough."""
+        found = self.victim(rng)
+        if not found or found[0] == "brumate-init":
+            return
+        kind, process, _ = found
+        with contextlib.suppress(ProcessLookupError):
+            self.note_stop(process.pid, rng.choice((0.3, 1.5, 4)), kind)
+            os.kill(process.pid, signal.SIGSTOP)
+
+    def note_stop(self, pid, seconds, kind):
+        if kind == "criu":  # which is killed by the shim then
+            for other in self.subjects:
+                other.excuse = other.excuse or "CRIU killed"
+        self.stopped[pid] = time.monotonic() + seconds
+        self.was_stopped.add(pid)
+        self.note(f"   SIGSTOP {kind} {pid} for {seconds} s")
+        self.count_fault(f"stops of {kind}")
+
+    def let_go(self, rng, everybody=False):
+        """Those that were stopped at a point of the code are known by now."""
+        path = self.bed.fault_file + ".stopped"
+        with contextlib.suppress(OSError):
+            with open(path, encoding="ascii") as file:
+                pids = [int(word) for word in file.read().split()]
+            os.unlink(path)
+            for pid in pids:
+                kind = {p: k for k, p in self.kinds()}.get(pid, "somebody")
+                self.note_stop(pid, rng.choice((0.3, 1.5, 4)), kind)
+        for pid, until in list(self.stopped.items()):
+            if not everybody and time.monotonic() < until:
+                continue
+            del self.stopped[pid]
+            if not everybody and rng.random() < 0.4 and pid in [p for k, p in self.kinds(may_die=True)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    self.note(f"   SIGKILL {pid}, which was stopped")
+                    self.count_fault("kills of stopped")
+            else:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def kinds(self, may_die=False):
+        """(program, pid) of all of ours; @may_die: of those whose end costs nothing."""
+        look = promises.Look(self.bed.places())
+        for process in look.ours.values():
+            kind, job = process.program, None
+            if kind in ("brumate-shim", "brumate-keeper"):
+                job = next((j for j in look.jobs.values() if process in look.shims(j) or process in look.keepers(j)), None)
+            if not may_die or kind in ("brumate", "brumate-broker") or (job and self.may_die(look, job, kind)):
+                yield kind or "member", process.pid
+
     def stop_for_a_while(self, rng):
+        if self.options.stops:
+            self.stop(rng)
+            return
         found = self.victim(rng)
         if not found or found[0] in ("member", "brumate-init", "criu"):
             return
@@ -466,8 +539,8 @@ class Round:
                 self.bed.disarm()
             return
         point = rng.choice(self.options.points)
-        action = rng.choice(self.ACTIONS)
-        if action == "kill:criu":
+        action = rng.choice(self.ACTIONS + (self.STOPS if self.options.stops else ()))
+        if action in ("kill:criu", "stop:criu"):
             for other in self.subjects:
                 other.excuse = other.excuse or "CRIU killed"
         self.removals_fail |= point in ("store.remove", "store.rename")
@@ -523,10 +596,14 @@ class Round:
     def saboteur(self):
         rng = random.Random(f"{self.seed} faults")
         functions, weights = zip(*self.FAULTS)
+        if self.options.stops:
+            weights = [10 if f.__name__ == "stop_for_a_while" else w for f, w in self.FAULTS]
         while self.goes_on():
             self.pause(rng.expovariate(1 / self.options.pause))
             if rng.random() < 0.98:
                 rng.choices(functions, weights)[0](self, rng)
+            self.let_go(rng)
+        self.let_go(rng, everybody=True)
 
     # The round.
     def work(self, seconds):
@@ -564,6 +641,7 @@ class Round:
 
     def reckon(self):
         self.bed.disarm()
+        self.let_go(self.rng, everybody=True)
         self.free_disk()
         if self.faulty:
             self.counts.faults["failed calls"] = self.counts.faults.get("failed calls", 0) + \
@@ -712,6 +790,7 @@ def parse(description):
     parser.add_argument("--gpu", choices=("simulated", "real"), default="simulated")
     parser.add_argument("--gpus", type=int, choices=(1, 2), help="how many are used (default: 2 simulated, 1 real)")
     parser.add_argument("--build", help="build directory (default: BUILD, or build/)")
+    parser.add_argument("--stops", action="store_true", help="programs stand still as well as end, and operations have a --timeout")
     parser.add_argument("--progress", action="store_true", help="print the counts after each round, too")
     return parser.parse_args()
 
