@@ -230,7 +230,10 @@ static const struct option_spec inspect_options[] = {
 	MEANS_CHECKPOINT,
 	FLAG(OPT_RESTORE, "restore", 0,
 	     "show what a restore would open, bind, connect, become, map and run"),
-	KEY_FILE("with --restore: decrypt it with the key in FILE instead of the configured one"),
+	FLAG(OPT_NEEDS, "needs", 0,
+	     "list the paths that a restore needs, and what is wrong with them here"),
+	KEY_FILE("with --restore and --needs: decrypt it with the key in FILE instead of the "
+		 "configured one"),
 	DIR("look for it in DIR instead of the default place"),
 	FORMAT,
 	END,

@@ -530,12 +530,52 @@ static void print_object(int indent, json_t *o)
 static int ask_for_restore(json_t *parameters, const char **kind, const struct invocation *in,
 			   struct brumate_error *err)
 {
+	const bool needs = in->values[OPT_NEEDS];
 	int r = add_request(parameters, in, REQUEST_READ, err);
 
+	if (r == 0 && needs && in->values[OPT_RESTORE])
+		r = brumate_fail(err, EINVAL, "inspect: expected either --restore or --needs");
 	if (r == 0 && *kind && !strcmp(*kind, "job"))
-		r = brumate_fail(err, EINVAL, "inspect: expected either --job or --restore");
+		r = brumate_fail(err, EINVAL, "inspect: expected either --job or --%s",
+				 needs ? "needs" : "restore");
 	*kind = "checkpoint";
-	return r < 0 ? r : add_flag(parameters, "restore", in, OPT_RESTORE, err);
+	if (r == 0)
+		r = add_flag(parameters, "restore", in, OPT_RESTORE, err);
+	return r < 0 ? r : add_flag(parameters, "needs", in, OPT_NEEDS, err);
+}
+
+/* ---- inspect --needs ---- */
+
+static const struct column need_columns[] = {
+	{ "PATH", false, 0, cell_text, "path" },
+	{ "KIND", false, 0, cell_text, "kind" },
+	{ "PROBLEM", false, 0, cell_text, "problem" },
+};
+
+static bool has_problem(json_t *needs)
+{
+	json_t *need;
+	size_t i;
+
+	json_array_foreach (needs, i, need)
+		if (json_object_get(need, "problem"))
+			return true;
+	return false;
+}
+
+/* Nothing is cut off at the width of the terminal, as it is paths that are looked for. */
+static int print_needs(const struct invocation *in, json_t *reply, struct brumate_error *err)
+{
+	json_t *needs = json_object_get(reply, "needs");
+	int r = has_problem(needs) ? EXIT_UNSUPPORTED : 0;
+
+	if (wants_json(in))
+		return print_json(reply, err) < 0 ? -EIO : r;
+	struct table t = TABLE_OF(need_columns);
+	table_add_rows(&t, needs);
+	table_print(&t, stdout, true, 0);
+	table_fini(&t);
+	return r;
 }
 
 int verb_inspect(const struct invocation *in, struct brumate_error *err)
@@ -547,7 +587,7 @@ int verb_inspect(const struct invocation *in, struct brumate_error *err)
 
 	if (r == 0)
 		r = get_kind(&kind, in, err);
-	if (r == 0 && in->values[OPT_RESTORE])
+	if (r == 0 && (in->values[OPT_RESTORE] || in->values[OPT_NEEDS]))
 		r = ask_for_restore(parameters, &kind, in, err);
 	if (r == 0)
 		r = add_string(parameters, "kind", kind, err);
@@ -557,6 +597,8 @@ int verb_inspect(const struct invocation *in, struct brumate_error *err)
 		r = client_ask("Inspect", parameters, &reply, err);
 	if (r < 0)
 		return r;
+	if (in->values[OPT_NEEDS])
+		return print_needs(in, reply, err);
 	if (wants_json(in))
 		return print_json(reply, err);
 	if (in->values[OPT_RESTORE])

@@ -840,6 +840,18 @@ int criu_contents_read(json_t **ret, criu_image_read_fn read, void *arg, struct 
 	return read_contents(ret, tell_all, read, arg, err);
 }
 
+static int tell_paths(struct contents *c, json_t *processes, struct brumate_error *err)
+{
+	int r = tell_files(c, processes, err);
+
+	return r < 0 ? r : each_entry(c, "remap-fpath.img", CRIU_MAGIC_REMAP_FPATH, on_remap, err);
+}
+
+int criu_files_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err)
+{
+	return read_contents(ret, tell_paths, read, arg, err);
+}
+
 int criu_sockets_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err)
 {
 	json_t *all;

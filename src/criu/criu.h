@@ -169,8 +169,8 @@ int criu_restore(const struct criu_program *program, const struct criu_options *
 
 /**
  * criu_log_reason() - the line of a CRIU log that says why it failed
- * Pure, for foreign bytes. Takes the last "Error (" line before the final FAILED line, skips the
- * known harmless ones (RLIMIT_NOFILE …). Returns 0 and text (one line, without time and pid
+ * Pure, for foreign bytes. Takes the last run of "Error (" lines before the final FAILED line, without the known harmless ones
+ * (RLIMIT_NOFILE …) and those of callers, and of that run the first: what follows it says that something below failed. Returns 0 and text (one line, without time and pid
  * prefixes), or -ENOENT.
  */
 int criu_log_reason(const char *log, size_t len_bytes, char *ret, size_t ret_bytes);

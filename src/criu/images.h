@@ -144,6 +144,9 @@ typedef int (*criu_image_read_fn)(void *arg, const char *name, char **ret, size_
  */
 int criu_contents_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);
 
+/** The same, but files and sockets alone (an object, owned), and not who has them: two images are read. */
+int criu_files_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);
+
 /** The same, but the array of sockets alone (owned), and not who has them: one image is read. */
 int criu_sockets_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);
 

@@ -78,26 +78,76 @@ static void copy_line(char *ret, size_t ret_bytes, struct line l)
 	ret[n] = '\0';
 }
 
+/* The process that wrote it, which a restored one says behind the time: "(00.04)   1234: " or "(00.07) pie: 1234: ". 0: CRIU
+ * itself. */
+static long writer_of(struct line l)
+{
+	char text[48];
+	const char *p = text;
+	char *end;
+	long pid;
+
+	snprintf(text, sizeof(text), "%.*s", (int)(l.len < 47 ? l.len : 47), l.text);
+	p += *p == '(' ? strcspn(p, ")") : 0;
+	p += *p == ')';
+	p += strspn(p, " ");
+	p += !strncmp(p, "pie: ", 5) ? 5 : 0;
+	pid = strtol(p, &end, 10);
+	return end > p && *end == ':' ? pid : 0;
+}
+
+/* Takes the next line of what is left. */
+static bool next_line(struct line *ret, const char **p, const char *end)
+{
+	if (*p >= end)
+		return false;
+	const char *eol = memchr(*p, '\n', (size_t)(end - *p));
+	*ret = (struct line){ *p, (size_t)((eol ? eol : end) - *p) };
+	*p += ret->len + 1;
+	return true;
+}
+
+static bool is_cause(struct line l, struct line *ret_text)
+{
+	return error_text(l, ret_text) && !line_has_any(*ret_text, harmless, COUNT(harmless)) &&
+	       !line_has_any(*ret_text, consequences, COUNT(consequences));
+}
+
+/* Callers say that something failed right behind what they called, each in a line of its own: the first of these lines up to
+ * @last, one of @pid. */
+static struct line find_first(const char *log, struct line last, long pid)
+{
+	struct line first = { 0 }, l, text;
+
+	for (const char *p = log; next_line(&l, &p, last.text + last.len);) {
+		if (writer_of(l) != pid || line_has(l, "Warn  ("))
+			continue;
+		if (is_cause(l, &text))
+			first = first.len ? first : text;
+		else if (!error_text(l, &text))
+			first.len = 0;
+	}
+	return first;
+}
+
 int criu_log_reason(const char *log, size_t len_bytes, char *ret, size_t ret_bytes)
 {
-	struct line cause = { 0 }, consequence = { 0 };
+	struct line cause = { 0 }, consequence = { 0 }, l, text;
+	long pid = 0;
 
 	if (!ret_bytes)
 		return -EINVAL;
-	for (const char *p = log, *end = log + len_bytes; p < end;) {
-		const char *eol = memchr(p, '\n', (size_t)(end - p));
-		struct line text, l = { p, (size_t)((eol ? eol : end) - p) };
-
-		p += l.len + 1;
-		if (!error_text(l, &text) || line_has_any(text, harmless, COUNT(harmless)))
-			continue;
-		if (line_has_any(text, consequences, COUNT(consequences)))
+	for (const char *p = log; next_line(&l, &p, log + len_bytes);) {
+		if (is_cause(l, &text)) {
+			cause = l;
+			pid = writer_of(l);
+		} else if (error_text(l, &text) &&
+			   line_has_any(text, consequences, COUNT(consequences)) &&
+			   !line_has_any(text, harmless, COUNT(harmless))) {
 			consequence = consequence.len ? consequence : text;
-		else
-			cause = text;
+		}
 	}
-	if (!cause.len)
-		cause = consequence;
+	cause = cause.len ? find_first(log, cause, pid) : consequence;
 	if (!cause.len)
 		return -ENOENT;
 	copy_line(ret, ret_bytes, cause);

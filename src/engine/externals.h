@@ -48,6 +48,9 @@ int addresses_check(struct op *op, struct brumate_error *err);
  * saves what has no name. Errors as of writing an image. */
 int programs_save(struct op *op, struct brumate_error *err);
 
+/** Whether the checkpoint has a copy of the file at @path. */
+bool programs_are_kept(const struct manifest *m, const char *path);
+
 /**
  * Adds to @inherits (owned, grown; @n of them) the copies of those files of op->restore.image that are not here as they
  * were. A copy is put below the state directory, where it stays: the job holds it from then on.

@@ -447,8 +447,9 @@ static void add_hint(const struct gpu_set *s, enum dev_action action, const stru
 	if (strstr(why->outcome.result.name, "NOT_SUPPORTED"))
 		brumate_hint(
 			err,
-			"the driver cannot save what this process holds (managed memory, IPC …); "
-			"see `brumate doctor --job %s`",
+			"the driver cannot save what this process holds (managed memory, IPC, a "
+			"profiler that is active …): end the profiling, or see `brumate doctor "
+			"--job %s`",
 			s->job);
 	else if (action == DEV_RESTORE)
 		brumate_hint(

@@ -270,6 +270,19 @@ static int add_inherit(struct criu_inherit **inherits, size_t *n, const char *ke
 	return 0;
 }
 
+bool programs_are_kept(const struct manifest *m, const char *path)
+{
+	char name[NAME_BYTES];
+
+	if (!is_ours(path) || !path_to_name(name, path + 1))
+		return false;
+	for (size_t i = 0; i < m->n_files; i++)
+		if (!strncmp(m->files[i].path, PROGRAMS_DIR "/", strlen(PROGRAMS_DIR "/")) &&
+		    !strcmp(m->files[i].path + strlen(PROGRAMS_DIR "/"), name))
+			return true;
+	return false;
+}
+
 int programs_for_restore(struct op *op, struct criu_inherit **inherits, size_t *n,
 			 struct brumate_error *err)
 {

@@ -6,6 +6,7 @@
  */
 #include "service/access.h"
 #include "criu/images.h"
+#include "engine/needs.h"
 #include "image/escape.h"
 #include "service/jobs.h"
 #include "service/resolve.h"
@@ -265,6 +266,22 @@ static int inspect_restore(struct store_image *image, json_t *parameters, json_t
 	return service_answer(ret, err, "{s:s,s:O}", "path", image->path, "restore", foretold);
 }
 
+static int inspect_needs(struct store_image *image, json_t *parameters, json_t **ret,
+			 struct brumate_error *err)
+{
+	auto_(authority_fini) struct authority authority = AUTHORITY_EMPTY;
+	auto_json json_t *needs = NULL;
+	int r = access_authority(&authority, parameters, err);
+
+	if (r == 0)
+		r = store_unlock(image, authority.has_key ? &authority.key : NULL, err);
+	if (r == 0)
+		r = needs_find(&needs, &image->manifest, read_image, image, err);
+	if (r < 0)
+		return brumate_wrap(err, r, "checkpoint %s", image->manifest.id);
+	return service_answer(ret, err, "{s:s,s:O}", "path", image->path, "needs", needs);
+}
+
 static int add_pinned_of(json_t *o, const struct store_image *image)
 {
 	auto_free char *store = strdup(image->path);
@@ -280,15 +297,19 @@ static int inspect_checkpoint(const char *dir, const char *word, json_t *paramet
 			      struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	bool of_restore = false;
+	bool of_restore = false, of_needs = false;
 	int r = wire_get_bool(parameters, "restore", &of_restore, err);
 
+	if (r == 0)
+		r = wire_get_bool(parameters, "needs", &of_needs, err);
 	if (r == 0)
 		r = access_image(&image, dir, word, err);
 	if (r < 0)
 		return r;
 	if (of_restore)
 		return inspect_restore(&image, parameters, ret, err);
+	if (of_needs)
+		return inspect_needs(&image, parameters, ret, err);
 
 	json_t *reply = json_pack("{s:o,s:s,s:o}", "manifest", manifest_to_json(&image.manifest),
 				  "path", image.path, "stored", describe_memory(&image));

@@ -5,10 +5,9 @@ job goes on; or there is a way round it."""
 
 import os
 import re
-import socket
 import subprocess
 
-from cases import Skipped, as_user, case, expect, main, wait_until
+from cases import Skipped, as_user, case, expect, main
 from harness import run
 
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else "python3"  # which each user may run
@@ -186,6 +185,85 @@ def a_connection_to_a_daemon(bed):
 def a_connection_of_a_user_to_a_daemon(bed):
     os.chmod(bed.dir, 0o711)
     dropped(bed, "SOCK_STREAM", True)
+
+
+# What a restore needs.
+
+def expect_needs(bed, checkpoint, problems):
+    """The list, and the restore, which refuses before anything is started, name these problems and no others."""
+    listed = bed.cli("inspect", "--needs", checkpoint, "--format", "json")
+    needs = listed.json()["needs"]
+    found = {need["path"]: need["problem"] for need in needs if "problem" in need}
+    expect(found == problems, f"found {found}, expected {problems}")
+    expect(listed.code == (4 if problems else 0), listed.why())
+    page = bed.cli("inspect", "--needs", checkpoint)
+    expect(page.code == listed.code and all(path in page.out and text in page.out for path, text in problems.items()), page.why())
+    return needs
+
+
+def needs_are_told(bed):
+    home = os.path.join(bed.dir, "files")
+    setup = f"""
+import os
+home = {home!r}
+os.makedirs(home + "/dir")
+names = ["gone", "grown", "closed", "other", "same", "log"]
+for name in names: open(home + "/" + name, "w").write("text")
+held = [open(home + "/" + name) for name in names[:-1]] + [os.open(home + "/dir", os.O_RDONLY), open(home + "/log", "a")]
+"""
+    job, log = script(bed, setup)
+    bed.operation("checkpoint", job, "--name", "image")
+    needs = expect_needs(bed, "image", {})
+    expect({os.path.join(home, name) for name in ("gone", "grown", "same", "log", "dir")} <= {need["path"] for need in needs}, needs)
+    os.rename(f"{home}/gone", f"{home}/away")
+    with open(f"{home}/grown", "a", encoding="utf-8") as file:
+        file.write("more")
+    with open(f"{home}/log", "a", encoding="utf-8") as file:
+        file.write("more")
+    mode = os.stat(f"{home}/closed").st_mode & 0o7777
+    os.chmod(f"{home}/closed", 0o640)
+    os.rename(f"{home}/other", f"{home}/was")
+    os.mkdir(f"{home}/other")
+    problems = {f"{home}/gone": "is not there", f"{home}/grown": "is 8 bytes long, was 4",
+                f"{home}/closed": f"has mode 0640, had {mode:04o}", f"{home}/other": "is a directory, was a file"}
+    expect_needs(bed, "image", problems)
+    refused_here = bed.refused(4, "needs what is not here as it was: .*; and more", "restore", "image")
+    expect("brumate inspect --needs image" in refused_here.err and "(4)" in refused_here.err, refused_here.err)
+    bed.expect_state(job, "checkpointed")
+    os.rename(f"{home}/away", f"{home}/gone")
+    os.truncate(f"{home}/grown", 4)
+    os.chmod(f"{home}/closed", mode)
+    os.rmdir(f"{home}/other")
+    os.rename(f"{home}/was", f"{home}/other")
+    expect_needs(bed, "image", {})
+    bed.operation("restore", "image")
+    log.goes_on()
+
+
+@case
+def what_a_restore_needs(bed):
+    needs_are_told(bed)
+
+
+@case
+@as_user
+def what_a_restore_needs_of_a_user(bed):
+    needs_are_told(bed)
+
+
+@case
+def another_runtime_directory(bed):
+    """Agents listen where they did, and are looked for elsewhere."""
+    job, log = bed.counter()
+    bed.operation("checkpoint", job, "--name", "image")
+    needs = expect_needs(bed, "image", {})
+    place = next(need["path"] for need in needs if need["kind"] == "agents")
+    other = os.path.join(bed.dir, "other-run")
+    bed.kill_shim(job)
+    result = bed.cli("restore", "image", env={"BRUMATE_RUNTIME_DIR": other})
+    expect(result.code == 4 and place in result.err and f"the runtime directory is {other} here" in result.err, result.why())
+    bed.kill_shim(job)  # it has the other directory
+    bed.expect_restorable("image", log)
 
 
 if __name__ == "__main__":

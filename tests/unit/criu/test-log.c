@@ -30,7 +30,7 @@ static void from_real_logs(void)
 		{ "io_uring", "send_fds failed (-22)", "io_uring" },
 		{ "memfd_secret", "Can't lookup mount=15 for fd=3 path=/secretmem (deleted)",
 		  "memfd_secret" },
-		{ "missing", "Can't open file srv/job/fl: No such file or directory",
+		{ "missing", "Can't open file srv/job/fl on restore: No such file or directory",
 		  "is missing" },
 		{ "perf", "Can't dump file 3 of that type [600] (anon anon_inode:[perf_event])",
 		  "cannot save" },
