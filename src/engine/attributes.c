@@ -138,6 +138,7 @@ int op_attributes_give(struct op *op, struct brumate_error *err)
 	r = socket_options_apply(&op->restore.sockets, &tree, op->job->uid, op->job->gid, note, op);
 	if (r < 0)
 		return brumate_fail(err, -r, "options of sockets: %m");
+	attributes_watch(&op->restore.attributes, &tree, note, op);
 	if (op->job->uid != geteuid() &&
 	    (r = user_files_enter(&user, op->job->uid, op->job->gid, err)) < 0)
 		return r;

@@ -13,7 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -29,6 +32,9 @@ enum {
 	USUAL_SLACK_NS = 50000,
 };
 
+/* A fact of the kernel: the number of the next watch. */
+#define SET_NEXT_WATCH _IOW('I', 0, int32_t)
+
 #define HEADING "brumate attributes 1\n"
 
 void attributes_fini(struct attributes *a)
@@ -36,6 +42,7 @@ void attributes_fini(struct attributes *a)
 	for (size_t i = 0; i < a->n; i++) {
 		free(a->items[i].threads);
 		free(a->items[i].ranges);
+		free(a->items[i].watches);
 	}
 	free(a->items);
 	*a = ATTRIBUTES_EMPTY;
@@ -301,6 +308,114 @@ void attributes_take_ranges(struct attributes *to, struct attributes *from)
 			}
 }
 
+/* ---- watches on files that are deleted ---- */
+
+static int add_watch(struct attributes_process *p, const struct attributes_watch *watch)
+{
+	struct attributes_watch *watches = array_room(p->watches, p->n_watches, sizeof(*watches));
+
+	if (!watches)
+		return -ENOMEM;
+	p->watches = watches;
+	watches[p->n_watches++] = *watch;
+	return 0;
+}
+
+/* The number of a deleted file that the process has open; -1: it has not. */
+static int find_deleted(DIR *fds, unsigned long inode, unsigned device)
+{
+	struct statx st;
+
+	rewinddir(fds);
+	for (struct dirent *e; (e = readdir(fds));)
+		if (e->d_name[0] != '.' &&
+		    statx(dirfd(fds), e->d_name, AT_STATX_DONT_SYNC, STATX_INO | STATX_NLINK,
+			  &st) == 0 &&
+		    st.stx_ino == inode && !st.stx_nlink && st.stx_dev_major == device >> 20 &&
+		    st.stx_dev_minor == (device & 0xfffff))
+			return atoi(e->d_name);
+	return -1;
+}
+
+static int read_watches_of(struct attributes_process *p, pid_t pid, int fd)
+{
+	auto_free char *info = NULL;
+	auto_closedir DIR *fds = proc_dir_open(pid, "fd");
+	char name[32];
+	int r = 0;
+
+	snprintf(name, sizeof(name), "fdinfo/%d", fd);
+	if (!fds || proc_file_read(pid, name, MAPS_BYTES_MAX, &info, NULL) < 0)
+		return 0;
+	for (const char *line = info; (line = strstr(line, "inotify wd:")) && r == 0; line++) {
+		struct attributes_watch watch = { .fd = fd };
+		unsigned long inode;
+		unsigned device;
+
+		if (sscanf(line, "inotify wd:%x ino:%lx sdev:%x mask:%x", &watch.number, &inode,
+			   &device, &watch.mask) != 4)
+			continue;
+		watch.file_fd = find_deleted(fds, inode, device);
+		if (watch.file_fd >= 0 && p->n_watches < ATTRIBUTES_WATCHES_MAX)
+			r = add_watch(p, &watch);
+	}
+	return r;
+}
+
+static int read_watches(struct attributes_process *p, pid_t pid)
+{
+	auto_closedir DIR *fds = proc_dir_open(pid, "fd");
+	int r = 0;
+
+	for (struct dirent *e; fds && r == 0 && (e = readdir(fds));) {
+		char target[64];
+		ssize_t n = readlinkat(dirfd(fds), e->d_name, target, sizeof(target) - 1);
+
+		target[n > 0 ? n : 0] = '\0';
+		if (!strcmp(target, "anon_inode:inotify"))
+			r = read_watches_of(p, pid, atoi(e->d_name));
+	}
+	return r;
+}
+
+/* The inotify of the process, where it is one still. */
+static int take_inotify(pid_t pid, int fd)
+{
+	auto_close int process = (int)syscall(SYS_pidfd_open, pid, 0);
+	auto_close int own = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, fd, 0);
+	char path[48], target[64];
+
+	if (own < 0)
+		return -errno;
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", own);
+	ssize_t n = readlink(path, target, sizeof(target) - 1);
+	target[n > 0 ? n : 0] = '\0';
+	return strcmp(target, "anon_inode:inotify") ? -EBADF : take_fd(&own);
+}
+
+/* What has come meanwhile is of the restore itself. CRIU takes away what came before, too. */
+static void drop_events(int fd)
+{
+	char buf[4096];
+	int n = 0;
+
+	while (ioctl(fd, FIONREAD, &n) == 0 && n > 0 && read(fd, buf, sizeof(buf)) > 0)
+		;
+}
+
+static bool watch_again(const struct attributes_watch *w, pid_t pid)
+{
+	auto_close int fd = take_inotify(pid, w->fd);
+	char path[48];
+
+	if (fd < 0 || ioctl(fd, SET_NEXT_WATCH, w->number) < 0)
+		return false;
+	snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, w->file_fd);
+	int number = inotify_add_watch(fd, path, w->mask & IN_ALL_EVENTS);
+	drop_events(fd);
+	return number == w->number;
+}
+
 /* ---- reading, while they stand still ---- */
 
 static int read_process(struct attributes_process *ret, const struct proc_info *info)
@@ -314,6 +429,8 @@ static int read_process(struct attributes_process *ret, const struct proc_info *
 		(uint32_t)read_number(info->id.pid, "coredump_filter", 16, UINT32_MAX);
 	ret->personality = (uint32_t)read_number(info->id.pid, "personality", 16, UINT32_MAX);
 	read_memory_policy(ret, info->id.pid);
+	if (read_watches(ret, info->id.pid) < 0)
+		return -ENOMEM;
 	for (struct dirent *e; dir && (e = readdir(dir));) {
 		struct attributes_thread *threads =
 			array_room(ret->threads, ret->n_threads, sizeof(*threads));
@@ -374,6 +491,9 @@ char *attributes_encode(const struct attributes *a, size_t *ret_len_bytes)
 				t->tid, or_none(t->cpus), t->io_priority, t->timer_slack_ns,
 				t->util_min, t->util_max);
 		}
+		for (size_t k = 0; k < p->n_watches; k++)
+			fprintf(f, "watch %d %d %" PRIx32 " %d\n", p->watches[k].fd,
+				p->watches[k].number, p->watches[k].mask, p->watches[k].file_fd);
 		for (size_t k = 0; k < p->n_ranges; k++)
 			fprintf(f, "memory %" PRIx64 " %" PRIx64 " %s %s\n", p->ranges[k].start,
 				p->ranges[k].len_bytes, or_none(p->ranges[k].policy),
@@ -456,6 +576,21 @@ static int decode_range(struct attributes *a, const char *line)
 	return list_to_mask(nodes, ATTRIBUTES_NODES, range.nodes) ? add_range(p, &range) : -EBADMSG;
 }
 
+static int decode_watch(struct attributes *a, const char *line)
+{
+	struct attributes_process *p = a->n ? &a->items[a->n - 1] : NULL;
+	struct attributes_watch w = { 0 };
+	int end = 0;
+
+	if (!p ||
+	    sscanf(line, "watch %d %d %" SCNx32 " %d%n", &w.fd, &w.number, &w.mask, &w.file_fd,
+		   &end) != 4 ||
+	    line[end] || w.fd < 0 || w.file_fd < 0 || w.number <= 0 ||
+	    p->n_watches >= ATTRIBUTES_WATCHES_MAX)
+		return -EBADMSG;
+	return add_watch(p, &w);
+}
+
 int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes)
 {
 	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
@@ -474,6 +609,7 @@ int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes
 		r = !strncmp(line, "process ", 8)  ? add_process(&a, line)
 		    : !strncmp(line, "thread ", 7) ? add_thread(&a, line)
 		    : !strncmp(line, "memory ", 7) ? decode_range(&a, line)
+		    : !strncmp(line, "watch ", 6)  ? decode_watch(&a, line)
 						   : -EBADMSG;
 	}
 	if (r < 0)
@@ -750,5 +886,23 @@ void attributes_apply(const struct attributes *a, const struct proc_tree *tree,
 		for (size_t k = 0; k < a->n; k++)
 			if (a->items[k].pid == tree->items[i].inner_pid)
 				give_process(&g, &a->items[k]);
+	}
+}
+
+void attributes_watch(const struct attributes *a, const struct proc_tree *tree,
+		      attributes_note_fn note, void *arg)
+{
+	for (size_t i = 0; i < tree->n; i++) {
+		const struct giving g = { note, arg, &tree->items[i] };
+		size_t n_missed = 0;
+
+		for (size_t k = 0; k < a->n; k++)
+			for (size_t w = 0; w < a->items[k].n_watches; w++)
+				if (a->items[k].pid == tree->items[i].inner_pid)
+					n_missed += !watch_again(&a->items[k].watches[w],
+								 tree->items[i].id.pid);
+		if (n_missed)
+			tell(&g, "%zu watch%s of inotify on deleted files could not be set again",
+			     n_missed, n_missed == 1 ? "" : "es");
 	}
 }

@@ -18,6 +18,7 @@ enum {
 	ATTRIBUTES_NODES = 1024,
 	ATTRIBUTES_THREADS_MAX = 1 << 16,
 	ATTRIBUTES_RANGES_MAX = 1 << 14,
+	ATTRIBUTES_WATCHES_MAX = 1 << 16,
 	ATTRIBUTES_PROCESSES_MAX = 1 << 17,
 	ATTRIBUTES_BYTES_MAX = 256 << 20,
 	ATTRIBUTES_LIST_BYTES = 1024, /* of a list of CPUs or nodes as text */
@@ -42,6 +43,14 @@ struct attributes_range {
 	char nodes[ATTRIBUTES_LIST_BYTES];
 };
 
+/** A watch of an inotify on a file that is deleted and still open, in the same process. */
+struct attributes_watch {
+	int fd; /* of the inotify */
+	int number;
+	uint32_t mask;
+	int file_fd;
+};
+
 struct attributes_process {
 	pid_t pid;
 	uint32_t coredump_filter;
@@ -52,6 +61,8 @@ struct attributes_process {
 	size_t n_threads;
 	struct attributes_range *ranges; /* owned */
 	size_t n_ranges;
+	struct attributes_watch *watches; /* owned */
+	size_t n_watches;
 };
 
 struct attributes {
@@ -97,4 +108,9 @@ typedef void (*attributes_note_fn)(void *arg, const char *text);
  * for files and signals (user_files_enter()), and looks whether they have it all. What they do not have is noted.
  */
 void attributes_apply(const struct attributes *a, const struct proc_tree *tree,
+		      attributes_note_fn note, void *arg);
+
+/** Makes the watches anew, which have gone with the name that CRIU gave such a file for a moment. With our own rights, as it takes
+ * those of a tracer. */
+void attributes_watch(const struct attributes *a, const struct proc_tree *tree,
 		      attributes_note_fn note, void *arg);

@@ -68,6 +68,7 @@ void scan_epolls(struct scan *s);
 void scan_special_pipes(struct scan *s);
 void scan_paths(struct scan *s);
 void scan_threads(struct scan *s);
+void scan_watches(struct scan *s);
 void scan_system_v(struct scan *s);
 
 void scan_protocols(struct scan *s);

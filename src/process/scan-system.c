@@ -138,6 +138,32 @@ void scan_epolls(struct scan *s)
 	}
 }
 
+/* ---- inotify ---- */
+
+/* What is watched CRIU opens by its number in the file system, which takes a capability that a user's CRIU has not. */
+void scan_watches(struct scan *s)
+{
+	bool of_root = !s->tree->n || s->tree->items[0].uid == 0;
+
+	for (size_t i = 0; i < s->n_fds && !of_root; i++) {
+		const struct scan_fd *f = &s->fds[i];
+		auto_free char *text = NULL;
+		char path[64];
+
+		if (strcmp(f->target, "anon_inode:inotify"))
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", f->process->id.pid, f->fd);
+		if (file_read(AT_FDCWD, path, SCAN_FDINFO_BYTES_MAX, &text, NULL) >= 0 &&
+		    strstr(text, "\ninotify wd:"))
+			scan_found(
+				s, SCAN_REFUSE, f->process, "inotify",
+				"remove the watches before the checkpoint; suspend and resume work",
+				"watches files by inotify (fd %d), which takes CAP_DAC_READ_SEARCH "
+				"to save",
+				f->fd);
+	}
+}
+
 /* ---- pipes ---- */
 
 static bool is_pipe(const struct scan_fd *f)

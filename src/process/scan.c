@@ -965,6 +965,7 @@ static const struct {
 	{ "pipes", SCAN_CRIU, check_pipes },
 	{ "pipes of other kinds", SCAN_CRIU, scan_special_pipes },
 	{ "epolls", SCAN_CRIU, scan_epolls },
+	{ "watches", SCAN_CRIU, scan_watches },
 	{ "threads", SCAN_CRIU, scan_threads },
 	{ "objects of System V", SCAN_CRIU, scan_system_v },
 	{ "protocols", SCAN_CRIU, scan_protocols },

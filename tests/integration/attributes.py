@@ -160,6 +160,51 @@ def bound_to_no_cpu_is_bound_to_none(bed):
     expect(has(log) == before, f"before: {before}, now: {has(log)}")
 
 
+WATCHER = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None)
+watcher = libc.inotify_init1(0o4000)
+path = sys.argv[1]
+other = libc.inotify_add_watch(watcher, os.path.dirname(path).encode(), 0x100)
+held = open(path, "w+")
+watch = libc.inotify_add_watch(watcher, path.encode(), 0x2)
+os.unlink(path)
+print("ready 1", flush=True)
+step = 0
+while True:
+    step += 1
+    try: os.read(watcher, 4096)
+    except BlockingIOError: pass
+    held.write("x"); held.flush()
+    event = os.read(watcher, 4096)
+    assert int.from_bytes(event[:4], "little") == watch and event[4] == 2, ("BAD", event)
+    print(f"step {step} OK", flush=True)
+    time.sleep(0.025)
+"""
+
+
+def watches(bed):
+    job, log = bed.started([PYTHON, "-u", "-c", WATCHER, os.path.join(bed.dir, "watched")])
+    for _ in range(2):
+        bed.operation("checkpoint", job)
+        summary = bed.operation("restore", job)
+        log.goes_on()
+        expect("inotify" not in json.dumps(summary), f"it is said otherwise: {summary}")
+
+
+@case
+def a_watch_on_a_deleted_file(bed):
+    watches(bed)
+
+
+@case
+@as_user
+def watches_of_a_user_are_refused(bed):
+    job, log = bed.started([PYTHON, "-u", "-c", WATCHER, os.path.join(bed.dir, "watched")])
+    bed.refused(4, "watches files by inotify .*, which takes CAP_DAC_READ_SEARCH to save", "checkpoint", job)
+    bed.expect_whole(job, log)
+
+
 @case
 def in_a_namespace_of_its_own(bed):
     """Its threads have other numbers there than the record of who looks from outside."""

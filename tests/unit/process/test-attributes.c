@@ -5,6 +5,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
 #include <sys/syscall.h>
 
 static char notes[4096];
@@ -143,10 +144,44 @@ static void says_what_is_not_here(void)
 	little_end(&l);
 }
 
+/* The watch is the second, as the first was removed; and another file has a name still. */
+static void watches_deleted(void *arg)
+{
+	char path[] = "/tmp/brumate-attributes-XXXXXX";
+	int watcher = inotify_init1(IN_NONBLOCK), file = mkstemp(path);
+
+	(void)arg;
+	CHECK(inotify_rm_watch(watcher, inotify_add_watch(watcher, "/tmp", IN_CREATE)) == 0);
+	CHECK(inotify_add_watch(watcher, path, IN_MODIFY) == 2 && unlink(path) == 0);
+	CHECK(inotify_add_watch(watcher, "/", IN_CREATE) == 3 && file >= 0);
+	little_pause(NULL);
+}
+
+static void watches_are_set_again(void)
+{
+	struct little l = little_start(watches_deleted, NULL);
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
+
+	*notes = '\0';
+	little_wait_ready(&l);
+	read_of(&a, &tree, &l);
+	CHECK(a.items[0].n_watches == 1 && a.items[0].watches[0].number == 2 &&
+	      a.items[0].watches[0].mask & IN_MODIFY);
+	there_and_back(&a);
+	attributes_watch(&a, &tree, note, NULL);
+	CHECK(!*notes);
+	a.items[0].watches[0].fd = a.items[0].watches[0].file_fd;
+	attributes_watch(&a, &tree, note, NULL);
+	CHECK(strstr(notes, "1 watch of inotify on deleted files could not be set again"));
+	little_end(&l);
+}
+
 int main(void)
 {
 	what_is_wrong_is_refused();
 	asks_for_what_differs_from_the_usual();
 	says_what_is_not_here();
+	watches_are_set_again();
 	return 0;
 }
