@@ -17,6 +17,21 @@ int op_attributes_read_ahead(struct op *op, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 
+/* As the agent of the process told when its gate was closed. */
+static void note_write_or_run(struct op *op, const struct proc_info *info)
+{
+	struct attributes *a = &op->checkpoint.attributes;
+	unsigned told = 0;
+
+	for (size_t i = 0; i < op->data.n_agents; i++)
+		if (op->data.agents[i].agent.id.pid == info->id.pid)
+			told = op->data.agents[i].agent.sharing;
+	for (size_t i = 0; i < a->n; i++)
+		if (a->items[i].pid == info->inner_pid)
+			a->items[i].write_or_run = (told & AGENT_WRITE_OR_RUN ? 1u : 0) |
+						   (told & AGENT_WRITE_OR_RUN_ALONE ? 2u : 0);
+}
+
 int op_attributes_read(struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -32,6 +47,8 @@ int op_attributes_read(struct op *op, struct brumate_error *err)
 	socket_options_fini(&op->checkpoint.sockets);
 	if (r == 0)
 		r = socket_options_read(&op->checkpoint.sockets, &tree);
+	for (size_t i = 0; r == 0 && i < tree.n; i++)
+		note_write_or_run(op, &tree.items[i]);
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 

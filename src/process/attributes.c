@@ -30,6 +30,7 @@ enum {
 	SMALL_FILE_BYTES = 1 << 16,
 	MAPS_BYTES_MAX = 256 << 20,
 	USUAL_SLACK_NS = 50000,
+	SET_WRITE_OR_RUN = 65, /* prctl(2), PR_SET_MDWE */
 };
 
 /* A fact of the kernel: the number of the next watch. */
@@ -482,8 +483,9 @@ char *attributes_encode(const struct attributes *a, size_t *ret_len_bytes)
 	for (size_t i = 0; i < a->n; i++) {
 		const struct attributes_process *p = &a->items[i];
 
-		fprintf(f, "process %d %" PRIx32 " %" PRIx32 " %s %s\n", p->pid, p->coredump_filter,
-			p->personality, or_none(p->memory_policy), or_none(p->memory_nodes));
+		fprintf(f, "process %d %" PRIx32 " %" PRIx32 " %" PRIu32 " %s %s\n", p->pid,
+			p->coredump_filter, p->personality, p->write_or_run,
+			or_none(p->memory_policy), or_none(p->memory_nodes));
 		for (size_t k = 0; k < p->n_threads; k++) {
 			const struct attributes_thread *t = &p->threads[k];
 
@@ -518,9 +520,9 @@ static int add_process(struct attributes *a, const char *line)
 	uint64_t nodes[ATTRIBUTES_NODES / BITS];
 	int end = 0;
 
-	if (sscanf(line, "process %d %" SCNx32 " %" SCNx32 " %31s %1023s%n", &p.pid,
-		   &p.coredump_filter, &p.personality, p.memory_policy, p.memory_nodes,
-		   &end) != 5 ||
+	if (sscanf(line, "process %d %" SCNx32 " %" SCNx32 " %" SCNu32 " %31s %1023s%n", &p.pid,
+		   &p.coredump_filter, &p.personality, &p.write_or_run, p.memory_policy,
+		   p.memory_nodes, &end) != 6 ||
 	    line[end] || p.pid <= 0 || a->n >= ATTRIBUTES_PROCESSES_MAX)
 		return -EBADMSG;
 	none_to_empty(p.memory_policy);
@@ -679,14 +681,20 @@ static int add_calls(struct call_list *list, const struct attributes_process *p)
 	const struct attributes_call personality = { .pid = p->pid,
 						     .number = SYS_personality,
 						     .arguments = { p->personality } };
+	const struct attributes_call write_or_run = { .pid = p->pid,
+						      .tid = p->pid,
+						      .number = SYS_prctl,
+						      .arguments = { SET_WRITE_OR_RUN,
+								     p->write_or_run } };
 	unsigned flags;
 	int mode = policy_of(p->memory_policy, &flags);
-	int r = 0;
+	int r = p->write_or_run ? add_call(list, &write_or_run) : 0;
 
 	policy.arguments[0] = (uint64_t)mode | flags;
 	policy.mask_argument = *p->memory_nodes ? 1 : 0;
 	policy.arguments[2] = *p->memory_nodes ? ATTRIBUTES_NODES + 1 : 0;
-	if (mode > MPOL_DEFAULT && list_to_mask(policy.mask, ATTRIBUTES_NODES, p->memory_nodes))
+	if (r == 0 && mode > MPOL_DEFAULT &&
+	    list_to_mask(policy.mask, ATTRIBUTES_NODES, p->memory_nodes))
 		r = add_call(list, &policy);
 	if (r == 0 && p->personality && p->personality != UINT32_MAX)
 		r = add_call(list, &personality);

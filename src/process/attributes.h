@@ -55,6 +55,8 @@ struct attributes_process {
 	pid_t pid;
 	uint32_t coredump_filter;
 	uint32_t personality;
+	uint32_t
+		write_or_run; /* prctl(2), MDWE, which the process alone can tell: as its agent does; otherwise 0 */
 	char memory_policy[32];			  /* "default", "bind", "prefer=relative" … */
 	char memory_nodes[ATTRIBUTES_LIST_BYTES]; /* of that policy; empty: none */
 	struct attributes_thread *threads;	  /* owned */

@@ -70,6 +70,7 @@ void scan_paths(struct scan *s);
 void scan_threads(struct scan *s);
 void scan_watches(struct scan *s);
 void scan_system_v(struct scan *s);
+void scan_sandboxes(struct scan *s);
 
 void scan_protocols(struct scan *s);
 void scan_netlink(struct scan *s);

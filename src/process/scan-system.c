@@ -19,10 +19,12 @@
 
 #include "base/array.h"
 #include "base/fd.h"
+#include "process/reaper.h"
 
 enum {
 	MOUNTINFO_BYTES_MAX = 16 << 20,
 	SYSTEM_V_BYTES_MAX = 16 << 20,
+	STATUS_BYTES_MAX = 1 << 16,
 	/* So many pipes, and so many named ones, CRIU 4.2 looks into. */
 	CRIU_PIPES_MAX = 1024,
 	SCHED_EXTENSIBLE = 7, /* SCHED_EXT; headers may be older */
@@ -428,5 +430,49 @@ void scan_system_v(struct scan *s)
 			continue;
 		for (const char *line = strchr(text, '\n'); line; line = strchr(line + 1, '\n'))
 			tables[i].check(s, line);
+	}
+}
+
+/* ---- Landlock: the kernel shows it to nobody, and CRIU does not bring it back ---- */
+
+static bool kernel_has_landlock(void)
+{
+	enum { CREATE_RULESET = 444, ASK_VERSION = 1 }; /* on all machines */
+
+	return syscall(CREATE_RULESET, NULL, 0, ASK_VERSION) > 0;
+}
+
+static bool status_has(pid_t pid, const char *line)
+{
+	auto_free char *status = NULL;
+
+	return proc_file_read(pid, "status", STATUS_BYTES_MAX, &status, NULL) >= 0 &&
+	       strstr(status, line);
+}
+
+/*
+ * Who is not root confines itself only where it can gain no privilege by exec any more. Who came to that by itself, and not for
+ * filters of system calls, did it for something; where the job was begun like that, or has filters, that says little.
+ */
+void scan_sandboxes(struct scan *s)
+{
+	static const char gains_none[] = "\nNoNewPrivs:\t1\n", has_no_filter[] = "\nSeccomp:\t0\n";
+	static const char hint[] = "if it is not, or need not be after a restore";
+	bool began_so = s->tree->n && reaper_is(s->tree->items[0].id) &&
+			status_has(s->tree->items[0].id.pid, gains_none);
+
+	if (!kernel_has_landlock())
+		return;
+	for (size_t i = 0; i < s->tree->n; i++) {
+		const struct proc_info *p = &s->tree->items[i];
+
+		if (p->state == 'Z' || !status_has(p->id.pid, gains_none))
+			continue;
+		scan_found(s,
+			   began_so || !status_has(p->id.pid, has_no_filter) ? SCAN_NOTE
+									     : SCAN_SUSPECT,
+			   p, "landlock-sandbox", hint,
+			   "can gain no privileges, and may be confined by Landlock, which nobody "
+			   "can see and a restore does not bring back");
 	}
 }

@@ -968,6 +968,7 @@ static const struct {
 	{ "watches", SCAN_CRIU, scan_watches },
 	{ "threads", SCAN_CRIU, scan_threads },
 	{ "objects of System V", SCAN_CRIU, scan_system_v },
+	{ "sandboxes", SCAN_CRIU, scan_sandboxes },
 	{ "protocols", SCAN_CRIU, scan_protocols },
 	{ "netlink sockets", SCAN_CRIU, scan_netlink },
 	{ "unix sockets", SCAN_GPU | SCAN_CRIU, check_unix },

@@ -150,6 +150,9 @@ enum {
 	AGENT_WITHHELD_MULTICAST = 1u << 6, /* multicast between GPUs */
 	AGENT_WITHHELD_SHARING = 1u << 7,   /* other ways of sharing memory through the driver */
 	AGENT_OWNS_AHEAD = 1u << 8,	    /* OWN supports AGENT_OWN_AHEAD */
+	/* Memory of the process that was written is not run: the bits of MDWE (prctl(2)). */
+	AGENT_WRITE_OR_RUN = 1u << 12,
+	AGENT_WRITE_OR_RUN_ALONE = 1u << 13, /* children may do otherwise */
 };
 
 /* n in OWN. GIVEN: also replace pieces that other members may have. AHEAD: replace the pieces that are mapped, while

@@ -187,6 +187,31 @@ def a_connection_of_a_user_to_a_daemon(bed):
     dropped(bed, "SOCK_STREAM", True)
 
 
+CONTEXT = """
+import ctypes
+libc, cuda = ctypes.CDLL(None, use_errno=True), ctypes.CDLL("libcuda.so.1")
+context, device = ctypes.c_void_p(), ctypes.c_int()
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+"""
+
+
+@case
+def what_was_written_is_not_run(bed):
+    """PR_SET_MDWE, which an agent tells of, is given back before the program runs on."""
+    job, log = script(bed, CONTEXT + "print('rules', libc.prctl(65, 1, 0, 0, 0), flush=True)\n",
+                      "assert rules == libc.prctl(66, 0, 0, 0, 0), 'ERR'".replace("rules", "1"))
+    if "rules 0" not in log.text():
+        raise Skipped("this kernel has no PR_SET_MDWE")
+    for _ in range(2):
+        bed.operation("checkpoint", job)
+        bed.operation("restore", job)
+        log.goes_on()
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    log.goes_on()
+
+
 # What a restore needs.
 
 def expect_needs(bed, checkpoint, problems):

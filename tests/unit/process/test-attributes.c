@@ -46,16 +46,16 @@ static void what_is_wrong_is_refused(void)
 		"",
 		"brumate attributes 2\n",
 		"brumate attributes 1\nthread 1 - 0 0 0 0\n",
-		"brumate attributes 1\nprocess 0 0 0 - -\n",
-		"brumate attributes 1\nprocess 1 0 0 bind 3-1\n",
-		"brumate attributes 1\nprocess 1 0 0 bind 1,\n",
-		"brumate attributes 1\nprocess 1 0 0 bind 1024\n",
-		"brumate attributes 1\nprocess 1 0 0 bind 1 more\n",
-		"brumate attributes 1\nprocess 1 0 0 - -\nthread 1 8192 0 0 0 0\n",
-		"brumate attributes 1\nprocess 1 0 0 - -\nthread 1 x 0 0 0 0\n",
-		"brumate attributes 1\nprocess 1 0 0 - -\nmemory 1000 x bind 0\n",
-		"brumate attributes 1\nprocess 1 0 0 - -\nother\n",
-		"brumate attributes 1\nprocess 1 0 0 - -",
+		"brumate attributes 1\nprocess 0 0 0 0 - -\n",
+		"brumate attributes 1\nprocess 1 0 0 0 bind 3-1\n",
+		"brumate attributes 1\nprocess 1 0 0 0 bind 1,\n",
+		"brumate attributes 1\nprocess 1 0 0 0 bind 1024\n",
+		"brumate attributes 1\nprocess 1 0 0 0 bind 1 more\n",
+		"brumate attributes 1\nprocess 1 0 0 0 - -\nthread 1 8192 0 0 0 0\n",
+		"brumate attributes 1\nprocess 1 0 0 0 - -\nthread 1 x 0 0 0 0\n",
+		"brumate attributes 1\nprocess 1 0 0 0 - -\nmemory 1000 x bind 0\n",
+		"brumate attributes 1\nprocess 1 0 0 0 - -\nother\n",
+		"brumate attributes 1\nprocess 1 0 0 0 - -",
 	};
 
 	for (size_t i = 0; i < sizeof(wrong) / sizeof(*wrong); i++) {
@@ -77,11 +77,11 @@ static const struct attributes_call *find_call(const struct attributes_call *cal
 static void asks_for_what_differs_from_the_usual(void)
 {
 	static const char text[] = "brumate attributes 1\n"
-				   "process 7 33 40000 bind=static 0,64-65\n"
+				   "process 7 33 40000 0 bind=static 0,64-65\n"
 				   "thread 7 0-1 0 50000 0 1024\n"
 				   "thread 8 - 0 777 0 1024\n"
 				   "memory 10000 2000 interleave 1\n"
-				   "process 9 33 0 default -\n"
+				   "process 9 33 0 0 default -\n"
 				   "thread 9 - 0 50000 0 1024\n";
 	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
 	auto_free struct attributes_call *calls = NULL;

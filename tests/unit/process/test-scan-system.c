@@ -5,8 +5,10 @@
 #include "process/scan.h"
 
 #include <arpa/inet.h>
+#include <linux/filter.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
+#include <linux/seccomp.h>
 #include <linux/vm_sockets.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -238,6 +240,23 @@ static bool realtime(void)
 	return sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &param) == 0;
 }
 
+/* ---- sandboxes ---- */
+
+static bool gains_no_privileges(void)
+{
+	return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+	       syscall(444 /* landlock_create_ruleset(2) */, NULL, 0, 1) > 0;
+}
+
+static bool has_filters(void)
+{
+	struct sock_filter all[] = { BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW) };
+	const struct sock_fprog program = { 1, all };
+
+	return gains_no_privileges() &&
+	       prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0;
+}
+
 /* ---- System V ---- */
 
 static int system_v_id = -1;
@@ -415,6 +434,9 @@ static const struct one {
 	REFUSED(thread_of_a_pidfd, "pidfd", "of a thread"),
 	REFUSED(deadline, "scheduling", "SCHED_DEADLINE"),
 	NOTHING(realtime),
+	ASKED(gains_no_privileges, "landlock-sandbox", "may be confined by Landlock"),
+	{ "has_filters", has_filters, SCAN_NOTE, "landlock-sandbox",
+	  "may be confined by Landlock" },
 	REFUSED(multipath, "socket", "protocol MPTCP"),
 	REFUSED(machine_socket, "socket", "protocol vsock"),
 	NOTHING(known_sockets),
