@@ -21,7 +21,7 @@ struct criu_plugin_env {
 };
 #define CRIU_PLUGIN_ENV_NONE ((struct criu_plugin_env){ .table_fd = -1 })
 
-enum { CRIU_FDS_MAX = 64 };
+enum { CRIU_FDS_MAX = 1024 };
 
 /** Descriptors (owned) that CRIU gets, under the same numbers. */
 struct criu_fds {

@@ -166,3 +166,24 @@ typedef unsigned (*criu_regular_fn)(void *arg, const char *path);
 /** Asks @fn of each regular file in the images of a dump beneath @dir_fd that has a name, and writes it down there.
  * 0, -EBADMSG, -ENOMEM, or another -errno. */
 int criu_regular_rewrite(int dir_fd, criu_regular_fn fn, void *arg);
+
+/** A file or directory in the images of a dump that had no name any more (CRIU: a ghost). */
+struct criu_ghost {
+	uint32_t number;
+	const char *path; /* where it was; borrowed */
+	uint32_t mode;	  /* st_mode */
+	uint32_t uid, gid;
+	uint64_t size_bytes;
+	bool is_written; /* open for writing */
+};
+
+/** Says what becomes of a ghost: 1: it is not in the images any more, but a restore is given it under the key @ret_key (of @room
+ * bytes, with a '/' first); 0: nothing. <0 ends the rewriting. criu_ghost_copy() gets what it holds. */
+typedef int (*criu_ghost_fn)(void *arg, const struct criu_ghost *ghost, char *ret_key, size_t room);
+
+/** Asks @fn of each ghost that is a file or a directory, once, and takes it out of the images of a dump beneath @dir_fd. 0,
+ * -EBADMSG, -ENOMEM, what @fn returned, or another -errno. */
+int criu_ghosts_rewrite(int dir_fd, criu_ghost_fn fn, void *arg);
+
+/** Writes what ghost @number holds to @to_fd, an empty file. */
+int criu_ghost_copy(int dir_fd, uint32_t number, int to_fd);

@@ -19,9 +19,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/array.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/paths.h"
 #include "base/user.h"
 #include "engine/op.h"
 
@@ -237,6 +237,9 @@ static int choose(struct change *c, const struct op *op, int root_fd, int copy_f
 		  struct brumate_error *err)
 {
 	const struct job_file *f = c->file;
+
+	if (f->kind == JOB_FILE_REMOVED || f->kind == JOB_FILE_REMOVED_DIR)
+		return 0;
 	auto_close int fd = job_file_open(root_fd, f->path, O_RDONLY);
 	auto_close int path_fd = fd == -EACCES ? job_file_open(root_fd, f->path, O_PATH) : -1;
 	struct stat st;
@@ -409,30 +412,32 @@ static int make(struct change *c, int copy_fd)
 	return r < 0 ? r : set_owner(f, fd);
 }
 
-/* CRIU opens it by way of this descriptor. */
-static int give(struct files_restore *r, struct change *c, int copy_fd)
+/* For CRIU, which opens it by way of this descriptor. It is on no mount: the job need not see one. */
+static int make_nameless(const struct job_file *f, int copy_fd)
 {
-	const struct job_file *f = c->file;
-	struct criu_inherit *given = array_room(r->given, r->n_given, sizeof(*given));
+	auto_close int fd = memfd_create(name_of(f->path), MFD_CLOEXEC);
+	int r = fd < 0 ? -errno : job_file_copy(fd, copy_fd, 0, f->size_bytes);
 
-	if (!given)
-		return -ENOMEM;
-	r->given = given;
-	auto_close int fd =
-		c->dir_fd < 0 ? -1 : openat(c->dir_fd, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+	if (r == 0)
+		r = set_owner(f, fd);
+	return r < 0 ? r : take_fd(&fd);
+}
+
+/* Takes @fd, or is the error that it is. */
+static int add_given(struct criu_inherit **given, size_t *n, const char *key, int fd)
+{
+	struct criu_inherit *grown = fd < 0 ? NULL : reallocarray(*given, *n + 1, sizeof(*grown));
+
 	if (fd < 0)
-		fd = memfd_create(name_of(f->path), MFD_CLOEXEC);
-	if (fd < 0)
-		return -errno;
-	int result = job_file_copy(fd, copy_fd, 0, f->size_bytes);
-	if (result == 0)
-		result = set_owner(f, fd);
-	if (result < 0)
-		return result;
-	if (strlen(f->path) >= sizeof(given->key))
-		return -ENAMETOOLONG;
-	strcpy(given[r->n_given].key, f->path);
-	given[r->n_given++].fd = take_fd(&fd);
+		return fd;
+	if (grown)
+		*given = grown;
+	if (!grown || strlen(key) >= sizeof(grown->key)) {
+		close(fd);
+		return grown ? -ENAMETOOLONG : -ENOMEM;
+	}
+	strcpy(grown[*n].key, key);
+	grown[(*n)++].fd = fd;
 	return 0;
 }
 
@@ -452,7 +457,9 @@ static int change_file(struct files_restore *r, struct change *c, int copy_fd, c
 		result = move_away(c, id);
 	if (result == 0 && c->way != WAY_APART)
 		result = make(c, copy_fd);
-	return result == 0 && c->way == WAY_APART ? give(r, c, copy_fd) : result;
+	if (result < 0 || c->way != WAY_APART)
+		return result;
+	return add_given(&r->given, &r->n_given, c->file->path, make_nameless(c->file, copy_fd));
 }
 
 static void note_change(struct op *op, const struct change *c)
@@ -556,23 +563,67 @@ int job_files_restore(struct op *op, struct brumate_error *err)
 	return result < 0 ? result : r->n ? 0 : 1;
 }
 
+/* An empty directory without a name, below @root as the job's processes see it. */
+static int make_removed_dir(const struct op *op, const char *root, const struct job_file *f)
+{
+	auto_free char *path = path_format("%s%s/removed-XXXXXX", root, op->job->dir);
+
+	if (!path || !mkdtemp(path))
+		return -errno;
+	auto_close int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+	int r = fd < 0 ? -errno : 0;
+	if (r == 0 && geteuid() == 0 && fchown(fd, f->uid, f->gid) < 0)
+		r = -errno;
+	if (rmdir(path) < 0 && r == 0)
+		r = -errno;
+	return r < 0 ? r : take_fd(&fd);
+}
+
+static int open_removed(const struct files_restore *r, const struct op *op, const char *root,
+			const struct job_file *f)
+{
+	auto_free char *path = strdup(f->path);
+	char *mark = path ? strstr(path, " (deleted)") : NULL;
+
+	if (f->kind == JOB_FILE_REMOVED_DIR)
+		return make_removed_dir(op, root, f);
+	if (mark)
+		*mark = '\0';
+	auto_close int copy_fd = openat(r->images_fd, f->copy, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (!path || copy_fd < 0)
+		return path ? -errno : -ENOMEM;
+	return f->is_written ? make_nameless(f, copy_fd)
+			     : programs_keep(root, name_of(path), &f->digest, copy_fd);
+}
+
+static int give_one(const struct files_restore *r, const struct op *op, const char *root,
+		    const struct job_file *f, struct criu_inherit **inherits, size_t *n)
+{
+	if (f->kind != JOB_FILE_REMOVED && f->kind != JOB_FILE_REMOVED_DIR)
+		return 0;
+	return add_given(inherits, n, f->path, open_removed(r, op, root, f));
+}
+
 int job_files_give(struct op *op, struct criu_inherit **inherits, size_t *n,
 		   struct brumate_error *err)
 {
 	const struct files_restore *r = op->restore.files;
-	const size_t n_given = r ? r->n_given : 0;
-	struct criu_inherit *grown =
-		n_given ? reallocarray(*inherits, *n + n_given, sizeof(*grown)) : *inherits;
+	char root[32] = "";
+	int result = 0;
 
-	if (n_given && !grown)
-		return brumate_fail(err, ENOMEM, "%m");
-	*inherits = grown;
-	for (size_t i = 0; i < n_given; i++) {
-		grown[*n] = r->given[i];
-		grown[*n].fd = fcntl(r->given[i].fd, F_DUPFD_CLOEXEC, 3);
-		if (grown[*n].fd < 0)
-			return brumate_fail(err, errno, "%s: %m", grown[*n].key);
-		(*n)++;
+	if (op->job->init.pid)
+		snprintf(root, sizeof(root), "/proc/%d/root", op->job->init.pid);
+	for (size_t i = 0; r && result == 0 && i < r->n_given; i++) {
+		int fd = fcntl(r->given[i].fd, F_DUPFD_CLOEXEC, 3);
+
+		result = add_given(inherits, n, r->given[i].key, fd < 0 ? -errno : fd);
+		if (result < 0)
+			return brumate_fail(err, -result, "%s: %m", r->given[i].key);
+	}
+	for (size_t i = 0; r && result == 0 && i < r->n; i++) {
+		result = give_one(r, op, root, r->items[i].file, inherits, n);
+		if (result < 0)
+			return brumate_fail(err, -result, "%s: %m", r->items[i].file->path);
 	}
 	return 0;
 }

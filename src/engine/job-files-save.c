@@ -16,6 +16,7 @@
 
 #include "base/conf.h"
 #include "base/fd.h"
+#include "base/user.h"
 #include "criu/images.h"
 #include "engine/op.h"
 
@@ -24,6 +25,8 @@
 enum { MAPPED_BYTES_MAX = 1 << 20, TMPFS_BYTES_MAX = 64 << 20 };
 /* Of files that are asked for by --with-files, where the configuration does not say it: their job waits for the copies. */
 enum { FILES_BYTES = 1 << 30 };
+/* All of what was removed is read: more than a library has is somebody's joke. */
+#define REMOVED_BYTES_MAX (16ull << 30)
 /* The longest path that a restore can give CRIU another file for (criu_inherit). */
 #define KEY_BYTES_MAX (sizeof(((struct criu_inherit *)0)->key) - 1)
 
@@ -169,18 +172,104 @@ static unsigned choose_way(void *arg, const char *path)
 	const struct job_files *files = arg;
 
 	for (size_t i = 0; i < files->n; i++)
-		if (!strcmp(files->items[i].path, path))
+		if (!strcmp(files->items[i].path, path) && files->items[i].kind <= JOB_FILE_MEMORY)
 			return files->items[i].kind == JOB_FILE_MEMORY ? CRIU_REGULAR_GIVEN
 								       : CRIU_REGULAR_ANY_SIZE;
 	return 0;
 }
+
+/* ---- what has no name any more ---- */
+
+struct removing {
+	struct op *op;
+	struct job_files *files;
+	int root_fd;
+};
+
+/* CRIU makes such a file anew for a moment, under a name beside the old one, which it could not where the job's user may not. */
+static bool can_be_made(const struct removing *rm, const char *path)
+{
+	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
+	const struct job *job = rm->op->job;
+	auto_free char *parent = strdup(path);
+	char *slash = parent ? strrchr(parent, '/') : NULL;
+
+	if (!slash || user_files_enter(&user, job->uid, job->gid, NULL) < 0)
+		return false;
+	*slash = '\0';
+	auto_close int dir_fd = job_file_open(rm->root_fd, parent, O_PATH | O_DIRECTORY);
+	return dir_fd >= 0 && faccessat(dir_fd, ".", W_OK | X_OK, AT_EACCESS) == 0;
+}
+
+static int save_removed(struct removing *rm, struct job_file *f, uint32_t ghost)
+{
+	const int dir_fd = rm->op->images.dir_fd;
+
+	snprintf(f->copy, sizeof(f->copy), JOB_FILES_COPY "%zu", rm->files->n);
+	auto_close int fd = openat(dir_fd, f->copy, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	int r = criu_ghost_copy(dir_fd, ghost, fd);
+	if (r == 0)
+		r = digest_file(&f->digest, fd, NULL);
+	f->has_digest = r == 0;
+	return r;
+}
+
+static bool has_key(const struct job_files *files, const char *key)
+{
+	for (size_t i = 0; i < files->n; i++)
+		if (!strcmp(files->items[i].path, key))
+			return true;
+	return false;
+}
+
+/* Takes it into the record, and out of CRIU's images. What was replaced several times has one path several times. */
+static int take_removed(void *arg, const struct criu_ghost *g, char *ret_key, size_t room)
+{
+	struct removing *rm = arg;
+	int len = snprintf(ret_key, room, "%s (deleted)", g->path);
+
+	if (*g->path != '/' || len < 0 || (size_t)len + 12 >= room ||
+	    g->size_bytes > REMOVED_BYTES_MAX || can_be_made(rm, g->path))
+		return 0;
+	for (unsigned n = 2; has_key(rm->files, ret_key); n++)
+		snprintf(ret_key + len, room - (size_t)len, " %u", n);
+	struct job_file *f = job_files_add(rm->files, ret_key);
+	if (!f)
+		return -ENOMEM;
+	f->kind = S_ISDIR(g->mode) ? JOB_FILE_REMOVED_DIR : JOB_FILE_REMOVED;
+	f->in_sequence = true;
+	f->size_bytes = S_ISDIR(g->mode) ? 0 : g->size_bytes;
+	f->mode = g->mode & 07777;
+	f->uid = g->uid;
+	f->gid = g->gid;
+	f->is_written = g->is_written;
+	int r = f->kind == JOB_FILE_REMOVED ? save_removed(rm, f, g->number) : 0;
+	return r < 0 ? r : 1;
+}
+
+static int save_all_removed(struct op *op, struct job_files *files, struct brumate_error *err)
+{
+	auto_close int root_fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	struct removing rm = { .op = op, .files = files, .root_fd = root_fd };
+	int r = root_fd < 0 ? -errno : 0;
+
+	if (r == 0 && op->job->uid)
+		r = criu_ghosts_rewrite(op->images.dir_fd, take_removed, &rm);
+	return r < 0 ? brumate_fail(err, -r,
+				    "files that the job has open and that were removed: %m")
+		     : 0;
+}
+
+/* ---- all ---- */
 
 static void note_files(struct op *op, const struct job_files *files)
 {
 	for (size_t i = 0; i < files->n; i++) {
 		const struct job_file *f = &files->items[i];
 
-		if (!*f->copy && !f->in_sequence)
+		if (f->kind == JOB_FILE_WRITTEN && !*f->copy && !f->in_sequence)
 			progress_note(&op->progress,
 				      "%s is not in the checkpoint: once it is changed in its "
 				      "middle, a restore refuses it (--with-files takes it in)",
@@ -198,7 +287,9 @@ static int save_files(struct op *op, struct job_files *files, struct brumate_err
 		if (r == 0)
 			r = save_file(op, &files->items[i], i + 1, limit, err);
 	}
-	if (r < 0)
+	if (r == 0)
+		r = save_all_removed(op, files, err);
+	if (r < 0 || !files->n)
 		return r;
 	auto_free char *text = job_files_encode(files);
 	r = text ? file_swap(op->images.dir_fd, JOB_FILES_RECORD, text, strlen(text), 0600)
@@ -213,7 +304,7 @@ int job_files_save(struct op *op, struct brumate_error *err)
 	auto_(job_files_fini) struct job_files files = JOB_FILES_EMPTY;
 	int r = job_files_find(&files, op->job, &op->checkpoint.manifest, &op->tree, err);
 
-	if (r == 0 && files.n)
+	if (r == 0)
 		r = save_files(op, &files, err);
 	if (r == 0)
 		note_files(op, &files);

@@ -49,7 +49,10 @@ struct job_file *job_files_add(struct job_files *f, const char *path)
 
 /* ---- the record ---- */
 
-static const char *const kinds[] = { [JOB_FILE_WRITTEN] = "written", [JOB_FILE_MEMORY] = "memory" };
+static const char *const kinds[] = { [JOB_FILE_WRITTEN] = "written",
+				     [JOB_FILE_MEMORY] = "memory",
+				     [JOB_FILE_REMOVED] = "removed",
+				     [JOB_FILE_REMOVED_DIR] = "removed-directory" };
 enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
 static json_t *encode_file(const struct job_file *f)
@@ -68,6 +71,8 @@ static json_t *encode_file(const struct job_file *f)
 	digest_format(digest, &f->digest);
 	if (f->has_digest && (json_object_set_new(o, "digest", json_string(digest)) < 0 ||
 			      json_object_set_new(o, "samples", json_boolean(f->has_samples)) < 0))
+		return NULL;
+	if (f->is_written && json_object_set_new(o, "written", json_true()) < 0)
 		return NULL;
 	if (*f->copy && json_object_set_new(o, "copy", json_string(f->copy)) < 0)
 		return NULL;
@@ -165,10 +170,13 @@ static int decode_file(struct job_files *files, json_t *o, struct brumate_error 
 		return -ENOMEM;
 	if ((r = decode_kind(&f->kind, kind)) < 0 || (r = decode_numbers(f, o, err)) < 0 ||
 	    (r = wire_get_bool(o, "in_sequence", &f->in_sequence, err)) < 0 ||
-	    (r = wire_get_bool(o, "mapped", &f->is_mapped, err)) < 0)
+	    (r = wire_get_bool(o, "mapped", &f->is_mapped, err)) < 0 ||
+	    (r = wire_get_bool(o, "written", &f->is_written, err)) < 0)
 		return r;
 	r = decode_digest(f, o, err);
-	return r == 0 && f->kind == JOB_FILE_MEMORY && !*f->copy ? -EBADMSG : r;
+	if (r == 0 && !*f->copy && (f->kind == JOB_FILE_MEMORY || f->kind == JOB_FILE_REMOVED))
+		return -EBADMSG;
+	return r == 0 && f->kind == JOB_FILE_REMOVED && !f->has_digest ? -EBADMSG : r;
 }
 
 static int decode_all(struct job_files *ret, json_t *o, struct brumate_error *err)

@@ -30,21 +30,24 @@ struct criu_inherit;
 struct manifest;
 
 enum job_file_kind {
-	JOB_FILE_WRITTEN, /* open for writing */
-	JOB_FILE_MEMORY,  /* memory that has a name: its content is always in the checkpoint */
+	JOB_FILE_WRITTEN,     /* open for writing */
+	JOB_FILE_MEMORY,      /* memory that has a name: its content is always in the checkpoint */
+	JOB_FILE_REMOVED,     /* a program, library or other file without a name: as above */
+	JOB_FILE_REMOVED_DIR, /* a directory of which nothing is left */
 };
 
 enum { JOB_FILE_COPY_BYTES = 32, JOB_FILES_MAX = 100000 };
 
 struct job_file {
 	enum job_file_kind kind;
-	char *path; /* owned; absolute, without links */
+	char *path; /* owned; absolute, without links; of what was removed the key for CRIU */
 	uint64_t size_bytes, mtime_ns;
 	uint64_t device, inode;
 	uint32_t mode; /* permissions */
 	uint32_t uid, gid;
 	bool in_sequence; /* whoever writes to it appends, or stands at its end */
 	bool is_mapped;	  /* shared, and writable: the time of its last change tells little */
+	bool is_written;  /* what was removed is open for writing */
 	bool has_digest;
 	bool has_samples; /* the digest is of parts of it: it is too long */
 	struct digest digest;
@@ -112,6 +115,10 @@ int job_files_check(struct op *op, uint64_t *ret_bytes, struct brumate_error *er
 /** At CRIU_EVENT_DUMPED: writes the record and the copies beside CRIU's images, and has CRIU's images take what a restore
  * gives. */
 int job_files_save(struct op *op, struct brumate_error *err);
+
+/** Where a restore puts programs and libraries that were removed: a file that holds what @copy_fd (of @digest) does, seen below
+ * @root, the root of the job's processes. It stays there while it is in use (programs.c). Returns its descriptor (owned), or -errno. */
+int programs_keep(const char *root, const char *name, const struct digest *digest, int copy_fd);
 
 /** Before CRIU restores: makes the files what they were, or refuses, before it changes any. Images are open. */
 int job_files_restore(struct op *op, struct brumate_error *err);

@@ -15,17 +15,31 @@
 #include "base/fd.h"
 #include "base/paths.h"
 #include "base/user.h"
+#include "engine/job-files.h"
 #include "gpu/vendor.h"
 #include "process/reaper.h"
 
-enum { MAPS_BYTES_MAX = 64 << 20, PROGRAM_BYTES_MAX = 16 << 20, NAME_BYTES = 256 };
+enum { MAPS_BYTES_MAX = 64 << 20, PROGRAM_BYTES_MAX = 1 << 30, NAME_BYTES = 256 };
 
 #define PROGRAMS_DIR "programs"
+
+/* What an earlier restore put below the state directory (programs_keep()). */
+static bool is_kept(const char *path)
+{
+	const char *state = path_state_dir() + 1;
+	size_t len = strlen(state);
+
+	path += *path == '/';
+	return !strncmp(path, state, len) &&
+	       !strncmp(path + len, "/" PROGRAMS_DIR "/", strlen("/" PROGRAMS_DIR "/"));
+}
 
 static bool is_ours(const char *path)
 {
 	const char *name = basename(path);
 
+	if (is_kept(path))
+		return true;
 	return !strcmp(name, REAPER_PROGRAM) || !strcmp(name, basename(gpu_vendor()->interposer));
 }
 
@@ -120,6 +134,10 @@ static int read_as_owner(const struct saving *s, char **ret, size_t *ret_len,
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
 	const struct job *job = s->op->job;
+
+	/* Its user need not be able to get there; and what is there nobody but us has put there. */
+	if (is_kept(m->path))
+		return read_mapped(ret, ret_len, "", m);
 	int r = user_files_enter(&user, job->uid, job->gid, NULL);
 
 	return r < 0 ? r : read_mapped(ret, ret_len, s->root, m);
@@ -244,6 +262,46 @@ static int open_copy(struct op *op, const char *root, const struct manifest_file
 	if (r == 0)
 		r = copy_out(&op->restore.image, f, path);
 	return r < 0 ? r : open_same(AT_FDCWD, seen, &f->digest);
+}
+
+/* Puts it there under another name first: whoever else looks finds all of it, or nothing. */
+static int write_program(const char *path, int copy_fd)
+{
+	auto_free char *other = path_format("%s.%d", path, gettid());
+	auto_close int fd =
+		other ? open(other, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600)
+		      : -1;
+	struct stat st;
+
+	if (!other)
+		return -ENOMEM;
+	if (fd < 0 || fstat(copy_fd, &st) < 0)
+		return -errno;
+	int r = job_file_copy(fd, copy_fd, 0, (uint64_t)st.st_size);
+	if (r == 0 && (fchmod(fd, 0755) < 0 || rename(other, path) < 0))
+		r = -errno;
+	if (r < 0)
+		unlink(other);
+	return r;
+}
+
+int programs_keep(const char *root, const char *name, const struct digest *digest, int copy_fd)
+{
+	char text[DIGEST_TEXT_BYTES];
+
+	digest_format(text, digest);
+	auto_free char *dir = path_format("%s/" PROGRAMS_DIR "/%s", path_state_dir(), text);
+	auto_free char *path = dir ? path_format("%s/%s", dir, name) : NULL;
+	auto_free char *seen = path ? path_format("%s%s", root, path) : NULL;
+	if (!seen)
+		return -ENOMEM;
+	int fd = open_same(AT_FDCWD, seen, digest);
+	if (fd != -ENOENT)
+		return fd;
+	int r = mkdir_parents(dir, 0711);
+	if (r == 0)
+		r = write_program(path, copy_fd);
+	return r < 0 ? r : open_same(AT_FDCWD, seen, digest);
 }
 
 static int replace_program(struct op *op, const char *root, const struct manifest_file *f,

@@ -862,11 +862,24 @@ static void check_mappings_of(struct scan *s, const struct proc_info *p, const c
 			    "close it before the checkpoint", "has memfd_secret memory mapped");
 }
 
+/* CRIU writes down that it is a memfd, and looks for a file at the restore. */
+static void check_program(struct scan *s, const struct proc_info *p)
+{
+	char path[PATH_MAX];
+
+	if (proc_link_read(p->id.pid, "exe", path, sizeof(path)) >= 0 &&
+	    !strncmp(path, "/memfd:", strlen("/memfd:")))
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "memfd-program",
+			    "suspend and resume work; started from a file it can be saved",
+			    "runs a program that is in memory only (memfd)");
+}
+
 static void check_mappings(struct scan *s)
 {
 	for (size_t i = 0; i < s->tree->n; i++) {
 		auto_free char *maps = NULL;
 
+		check_program(s, &s->tree->items[i]);
 		if (read_maps(s->tree->items[i].id.pid, &maps) >= 0)
 			check_mappings_of(s, &s->tree->items[i], maps);
 	}

@@ -4,9 +4,13 @@
 its processes share by a name. Each script says "BAD" where a file is not as its memory says."""
 
 import contextlib
+import ctypes.util
 import os
 import re
+import shutil
 import signal
+import subprocess
+import tempfile
 import textwrap
 
 from cases import (EXIT_BUSY, EXIT_FAILED, EXIT_UNSUPPORTED, NOBODY, STEPPING, as_user, case, expect, main, read_text)
@@ -441,6 +445,126 @@ def roots_brumate_makes_shared_memory_of_the_users(bed):
         bed.jobs.append(bed.operation("restore", checkpoint)["job"])
         log.goes_on()
         expect(os.stat(path).st_uid == NOBODY, "it is not his")
+
+
+# ---- what has no name any more ----
+
+REMOVED = """
+import ctypes
+library = ctypes.CDLL({library!r})
+library.zlibVersion.restype = ctypes.c_char_p
+version = library.zlibVersion()
+data = open({data!r}, "rb")
+"""
+EACH_REMOVED = """
+if library.zlibVersion() != version: print("BAD library", flush=True)
+if os.pread(data.fileno(), 4, 0) != b"data": print("BAD data", flush=True)
+"""
+
+
+class OfRoot:
+    """A folder of root's that everybody may read, with a program, a library and data."""
+
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="brumate-of-root-", dir="/opt" if os.path.isdir("/opt") else "/usr/local")
+        os.chmod(self.dir, 0o755)
+        self.program, self.library, self.data, self.cwd = (os.path.join(self.dir, name)
+                                                           for name in ("python", "library.so", "data", "cwd"))
+        self.fill()
+
+    def fill(self):
+        os.makedirs(self.cwd)
+        shutil.copy(os.path.realpath("/usr/bin/python3"), self.program)
+        found = ctypes.util.find_library("z")
+        maps = subprocess.run(["/usr/bin/python3", "-c", f"import ctypes; ctypes.CDLL({found!r}); print(open('/proc/self/maps').read())"],
+                              capture_output=True, text=True, check=True).stdout
+        shutil.copy(re.search(r"\S*/libz\.so\S*", maps)[0], self.library)
+        with open(self.data, "w", encoding="utf-8") as file:
+            file.write("data")
+
+    def script(self):
+        return stepping(REMOVED.format(library=self.library, data=self.data), EACH_REMOVED)
+
+    def remove(self):
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.remove()
+
+
+def comes_back_twice(bed, job, log):
+    for _ in range(2):  # the second time of what the first one has made
+        checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+        restored(bed, job, log, checkpoint)
+
+
+@case
+@as_user
+def what_was_removed_comes_back_to_a_user(bed):
+    with OfRoot() as places:
+        job, log = bed.started(["env", "-C", places.cwd, places.program, "-u", "-c", places.script()])
+        places.remove()
+        comes_back_twice(bed, job, log)
+        kept = os.path.join(bed.own["BRUMATE_STATE_DIR"], "programs")
+        names = [name for folder in os.listdir(kept) for name in os.listdir(os.path.join(kept, folder))]
+        expect(sorted(names) == ["data", "library.so", "python"], f"{names}")
+        shutil.rmtree(kept)  # as on another machine
+        checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+        restored(bed, job, log, checkpoint)
+
+
+@case
+@as_user
+def what_was_replaced_comes_back_to_a_user(bed):
+    """As a package does: another file is renamed to the place of one that is mapped."""
+    with OfRoot() as places:
+        job, log = bed.started([places.program, "-u", "-c", places.script()])
+        for path in (places.program, places.library, places.data):
+            with open(path + ".new", "wb") as file:
+                file.write(b"another")
+            os.rename(path + ".new", path)
+        comes_back_twice(bed, job, log)
+
+
+@case
+def what_was_removed_comes_back_to_a_users_job_of_root(bed):
+    os.chmod(bed.own["BRUMATE_STATE_DIR"], 0o711)  # as where brumate makes it
+    with OfRoot() as places:
+        program, log = script_of_him(bed, "import struct" + REMOVED.format(library=places.library, data=places.data),
+                                     EACH_REMOVED)
+        places.remove()
+        checkpoint = bed.operation("checkpoint", "--pid", program.pid)["checkpoint"]
+        program.wait()
+        for _ in range(2):
+            before = log.text().count(" OK\n")
+            job = bed.operation("restore", checkpoint)["job"]
+            bed.jobs.append(job)
+            goes_on(log, before)
+            checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+
+
+@case
+def what_was_removed_comes_back_to_roots_job(bed):
+    with OfRoot() as places:
+        job, log = bed.started(["env", "-C", places.cwd, places.program, "-u", "-c", places.script()])
+        places.remove()
+        comes_back_twice(bed, job, log)
+
+
+@case
+def a_program_in_memory_is_refused(bed):
+    start_it = textwrap.dedent("""
+        import os, shutil, sys
+        fd = os.memfd_create("program", 0)
+        with open("/usr/bin/python3", "rb") as file, open(f"/proc/self/fd/{fd}", "wb") as to: shutil.copyfileobj(file, to)
+        os.execve(f"/proc/self/fd/{fd}", ["python3", "-u", "-c", sys.argv[1]], dict(os.environ, PYTHONHOME="/usr"))
+        """)
+    job, log = bed.started(["/usr/bin/python3", "-c", start_it, stepping("", "pass\n")])
+    bed.refused(EXIT_UNSUPPORTED, r"runs a program that is in memory only", "checkpoint", job)
+    bed.expect_whole(job, log)
 
 
 main()
