@@ -129,6 +129,9 @@ static void change(CriuImage__RegularFile *m, unsigned what)
 {
 	if (what & CRIU_REGULAR_GIVEN)
 		m->has_external = m->external = true;
+	/* CRIU opens what it is given by a link in /proc. Once a file is open, the flag means nothing. */
+	if (m->external)
+		m->flags &= ~(uint32_t)O_NOFOLLOW;
 	if (what & CRIU_REGULAR_ANY_SIZE)
 		m->has_size = false;
 }
@@ -143,8 +146,8 @@ static int rewrite_entry(struct output *o, const struct criu_entries *entry,
 	CriuImage__RegularFile *f = m->type == TYPE_REGULAR ? m->regular : NULL;
 	auto_free char *path = f ? strndup((const char *)f->name.data, f->name.len) : NULL;
 
-	if (path && !f->external && !is_removed(removed, m->id))
-		change(f, fn(arg, path));
+	if (path)
+		change(f, f->external || is_removed(removed, m->id) ? 0 : fn(arg, path));
 	int r = f && !path ? -ENOMEM : put_entry(o, m);
 	criu_image__file__free_unpacked(m, NULL);
 	return r;
@@ -387,6 +390,7 @@ static int give_ghost(struct choices *c, CriuImage__File *m)
 	free(m->regular->name.data);
 	m->regular->name = (ProtobufCBinaryData){ strlen(one->key), key };
 	m->regular->has_external = m->regular->external = true;
+	m->regular->flags &= ~(uint32_t)O_NOFOLLOW; /* as above */
 	m->regular->has_mode = false; /* it has a place of its own, where all may read it */
 	return 0;
 }

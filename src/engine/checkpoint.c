@@ -349,6 +349,8 @@ static int start_criu(struct op *op, struct brumate_error *err)
 	op->checkpoint.externals = externals_for_dump(&op->checkpoint.manifest);
 	if (!op->checkpoint.externals)
 		return brumate_fail(err, ENOMEM, "%m");
+	if ((r = job_files_announce(op, err)) < 0)
+		return r;
 	options.externals = (const char *const *)op->checkpoint.externals;
 	options.shell_job = op->checkpoint.manifest.shell_job;
 	/* The log belongs to the job, not into the image: it goes on after the image is hashed. */

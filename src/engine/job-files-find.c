@@ -345,6 +345,46 @@ int job_files_find(struct job_files *ret, const struct job *job, const struct ma
 	return 0;
 }
 
+/* ---- memory that is too long ---- */
+
+static int look_at_memory(pid_t pid, int dir_fd, const char *name, job_memory_fn fn, void *arg)
+{
+	char link[64], path[PATH_MAX], key[JOB_FILE_KEY_BYTES];
+	auto_free char *info = NULL;
+	struct stat st;
+	unsigned mount;
+
+	if (scan_stat_fd(dir_fd, name, &st) < 0 || !scan_is_too_long(&st) ||
+	    !scan_is_tmpfs(st.st_dev))
+		return 0;
+	snprintf(link, sizeof(link), "fd/%.16s", name);
+	if (proc_link_read(pid, link, path, sizeof(path)) < 0)
+		return 0;
+	snprintf(link, sizeof(link), "fdinfo/%.16s", name);
+	if (proc_file_read(pid, link, FDINFO_BYTES_MAX, &info, NULL) < 0)
+		return 0;
+	const char *line = strstr(info, "mnt_id:");
+	if (!line || sscanf(line, "mnt_id: %u", &mount) != 1)
+		return 0;
+	snprintf(key, sizeof(key), "file[%x:%" PRIx64 "]", mount, (uint64_t)st.st_ino);
+	return fn(arg, key, path, &st, pid, name);
+}
+
+int job_memory_each(const struct proc_tree *tree, job_memory_fn fn, void *arg)
+{
+	int r = 0;
+
+	for (size_t i = 0; r >= 0 && i < tree->n; i++) {
+		const pid_t pid = tree->items[i].id.pid;
+		auto_closedir DIR *dir = proc_dir_open(pid, "fd");
+		struct dirent *entry;
+
+		while (dir && r >= 0 && dir_next(dir, &entry) > 0)
+			r = look_at_memory(pid, dirfd(dir), entry->d_name, fn, arg);
+	}
+	return r < 0 ? r : 0;
+}
+
 /* ---- who else has a file ---- */
 
 static bool has_open(pid_t pid, const struct stat *file, bool reads)

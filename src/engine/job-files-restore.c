@@ -601,7 +601,7 @@ static int give_one(const struct files_restore *r, const struct op *op, const ch
 {
 	if (f->kind != JOB_FILE_REMOVED && f->kind != JOB_FILE_REMOVED_DIR)
 		return 0;
-	return add_given(inherits, n, f->path, open_removed(r, op, root, f));
+	return add_given(inherits, n, *f->key ? f->key : f->path, open_removed(r, op, root, f));
 }
 
 int job_files_give(struct op *op, struct criu_inherit **inherits, size_t *n,

@@ -106,13 +106,36 @@ static int check_file(const struct op *op, const struct job_file *f, int dir_fd,
 		      err);
 }
 
+/* Of each once, as members mostly have it together. */
+struct sum {
+	uint64_t bytes;
+	dev_t device;
+	ino_t inode; /* the last one */
+};
+
+static int add_memory(void *arg, const char *key, const char *path, const struct stat *st,
+		      pid_t pid, const char *fd)
+{
+	struct sum *sum = arg;
+
+	(void)key, (void)path, (void)pid, (void)fd;
+	if (st->st_dev != sum->device || st->st_ino != sum->inode)
+		sum->bytes += (uint64_t)st->st_blocks * 512;
+	sum->device = st->st_dev;
+	sum->inode = st->st_ino;
+	return 0;
+}
+
 int job_files_check(struct op *op, uint64_t *ret_bytes, struct brumate_error *err)
 {
 	auto_(job_files_fini) struct job_files files = JOB_FILES_EMPTY;
 	auto_close int dir_fd = open(op->request->dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 	uint64_t limit = 0, bytes = 0;
+	struct sum sum = { 0 };
 	int r = read_limit(&limit, op, err);
 
+	if (r == 0)
+		r = job_memory_each(&op->tree, add_memory, &sum);
 	if (r == 0)
 		r = job_files_find(&files, op->job, &op->checkpoint.manifest, &op->tree, err);
 	for (size_t i = 0; r == 0 && i < files.n; i++) {
@@ -123,7 +146,7 @@ int job_files_check(struct op *op, uint64_t *ret_bytes, struct brumate_error *er
 		if (is_copied(f, dir_fd, limit) && fstat(f->fd, &st) == 0)
 			bytes += (uint64_t)st.st_blocks * 512;
 	}
-	*ret_bytes = bytes;
+	*ret_bytes = bytes + sum.bytes;
 	return r;
 }
 
@@ -249,20 +272,100 @@ static int take_removed(void *arg, const struct criu_ghost *g, char *ret_key, si
 	return r < 0 ? r : 1;
 }
 
+/* ---- memory without a name that is too long for CRIU ---- */
+
+static bool is_announced(const struct op *op, const char *key)
+{
+	for (char **k = op->checkpoint.externals; k && *k; k++)
+		if (!strcmp(*k, key))
+			return true;
+	return false;
+}
+
+static int announce(void *arg, const char *key, const char *path, const struct stat *st, pid_t pid,
+		    const char *fd)
+{
+	struct op *op = arg;
+	size_t n = 0;
+
+	(void)path, (void)st, (void)pid, (void)fd;
+	while (op->checkpoint.externals && op->checkpoint.externals[n])
+		n++;
+	if (is_announced(op, key))
+		return 0;
+	char **more = reallocarray(op->checkpoint.externals, n + 2, sizeof(*more));
+	if (!more)
+		return -ENOMEM;
+	op->checkpoint.externals = more;
+	more[n] = strdup(key);
+	more[n + 1] = NULL;
+	return more[n] ? 0 : -ENOMEM;
+}
+
+int job_files_announce(struct op *op, struct brumate_error *err)
+{
+	int r = job_memory_each(&op->tree, announce, op);
+
+	return r < 0 ? brumate_fail(err, -r, "deleted files of the job: %m") : 0;
+}
+
+static int copy_memory(struct removing *rm, struct job_file *f, const char *link)
+{
+	const struct job *job = rm->op->job;
+	auto_close int to = openat(rm->op->images.dir_fd, f->copy,
+				   O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
+	int r = to < 0 ? -errno : user_files_enter(&user, job->uid, job->gid, NULL);
+
+	if (r < 0)
+		return r;
+	auto_close int from = open(link, O_RDONLY | O_CLOEXEC);
+	return from < 0 ? -errno : job_file_copy(to, from, 0, f->size_bytes);
+}
+
+static int save_memory(void *arg, const char *key, const char *path, const struct stat *st,
+		       pid_t pid, const char *fd)
+{
+	struct removing *rm = arg;
+	struct job_files *files = rm->files;
+	char link[64];
+
+	for (size_t i = 0; i < files->n; i++)
+		if (!strcmp(files->items[i].key, key))
+			return 0;
+	if (!is_announced(rm->op, key)) /* CRIU has tried it */
+		return 0;
+	struct job_file *f = job_files_add(files, path);
+	if (!f)
+		return -ENOMEM;
+	f->kind = JOB_FILE_REMOVED;
+	f->is_written = true;
+	f->size_bytes = (uint64_t)st->st_size;
+	f->mode = st->st_mode & 07777;
+	f->uid = st->st_uid;
+	f->gid = st->st_gid;
+	snprintf(f->key, sizeof(f->key), "%s", key);
+	snprintf(f->copy, sizeof(f->copy), JOB_FILES_COPY "%zu", files->n);
+	snprintf(link, sizeof(link), "/proc/%d/fd/%.16s", pid, fd);
+	return copy_memory(rm, f, link);
+}
+
+/* ---- all ---- */
+
 static int save_all_removed(struct op *op, struct job_files *files, struct brumate_error *err)
 {
 	auto_close int root_fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	struct removing rm = { .op = op, .files = files, .root_fd = root_fd };
 	int r = root_fd < 0 ? -errno : 0;
 
+	if (r == 0)
+		r = job_memory_each(&op->tree, save_memory, &rm);
 	if (r == 0 && op->job->uid)
 		r = criu_ghosts_rewrite(op->images.dir_fd, take_removed, &rm);
 	return r < 0 ? brumate_fail(err, -r,
 				    "files that the job has open and that were removed: %m")
 		     : 0;
 }
-
-/* ---- all ---- */
 
 static void note_files(struct op *op, const struct job_files *files)
 {

@@ -72,6 +72,8 @@ static json_t *encode_file(const struct job_file *f)
 	if (f->has_digest && (json_object_set_new(o, "digest", json_string(digest)) < 0 ||
 			      json_object_set_new(o, "samples", json_boolean(f->has_samples)) < 0))
 		return NULL;
+	if (*f->key && json_object_set_new(o, "key", json_string(f->key)) < 0)
+		return NULL;
 	if (f->is_written && json_object_set_new(o, "written", json_true()) < 0)
 		return NULL;
 	if (*f->copy && json_object_set_new(o, "copy", json_string(f->copy)) < 0)
@@ -110,13 +112,19 @@ static bool is_copy_name(const char *name)
 
 static int decode_digest(struct job_file *f, json_t *o, struct brumate_error *err)
 {
-	const char *digest = NULL, *copy = NULL;
+	const char *digest = NULL, *copy = NULL, *key = NULL;
 	int r = wire_get_string(o, "digest", &digest, err);
 
 	if (r == 0)
 		r = wire_get_bool(o, "samples", &f->has_samples, err);
 	if (r == 0)
 		r = wire_get_string(o, "copy", &copy, err);
+	if (r == 0)
+		r = wire_get_string(o, "key", &key, err);
+	if (r == 0 && key && strlen(key) >= sizeof(f->key))
+		r = -EBADMSG;
+	if (r == 0 && key)
+		strcpy(f->key, key);
 	if (r == 0 && digest) {
 		f->has_digest = true;
 		r = digest_parse(&f->digest, digest);
@@ -176,7 +184,8 @@ static int decode_file(struct job_files *files, json_t *o, struct brumate_error 
 	r = decode_digest(f, o, err);
 	if (r == 0 && !*f->copy && (f->kind == JOB_FILE_MEMORY || f->kind == JOB_FILE_REMOVED))
 		return -EBADMSG;
-	return r == 0 && f->kind == JOB_FILE_REMOVED && !f->has_digest ? -EBADMSG : r;
+	const bool is_kept = f->kind == JOB_FILE_REMOVED && !f->is_written; /* under its digest */
+	return r == 0 && is_kept && !f->has_digest ? -EBADMSG : r;
 }
 
 static int decode_all(struct job_files *ret, json_t *o, struct brumate_error *err)

@@ -36,7 +36,7 @@ enum job_file_kind {
 	JOB_FILE_REMOVED_DIR, /* a directory of which nothing is left */
 };
 
-enum { JOB_FILE_COPY_BYTES = 32, JOB_FILES_MAX = 100000 };
+enum { JOB_FILE_COPY_BYTES = 32, JOB_FILE_KEY_BYTES = 64, JOB_FILES_MAX = 100000 };
 
 struct job_file {
 	enum job_file_kind kind;
@@ -51,6 +51,7 @@ struct job_file {
 	bool has_digest;
 	bool has_samples; /* the digest is of parts of it: it is too long */
 	struct digest digest;
+	char key[JOB_FILE_KEY_BYTES];	/* for CRIU, where that is not the path; else empty */
 	char copy[JOB_FILE_COPY_BYTES]; /* beside CRIU's images; empty: none */
 	/* Not in the record. */
 	int fd;		/* open to read; -1: it cannot be, or not yet */
@@ -105,12 +106,21 @@ static inline uint64_t job_file_mtime_ns(const struct stat *st)
 int job_files_find(struct job_files *ret, const struct job *job, const struct manifest *m,
 		   const struct proc_tree *tree, struct brumate_error *err);
 
+/** Calls @fn for each descriptor of members of @tree that has deleted memory open (tmpfs) which is too long for CRIU's images,
+ * with its key there (criu(8), --external file[…]), and its path. <0 ends it. */
+typedef int (*job_memory_fn)(void *arg, const char *key, const char *path, const struct stat *st,
+			     pid_t pid, const char *fd);
+int job_memory_each(const struct proc_tree *tree, job_memory_fn fn, void *arg);
+
 /** A process that has the file open for writing, or mapped shared; with @reads also who only reads it. 0: none that can be
  * seen. */
 pid_t job_file_find_user(const struct stat *file, bool reads);
 
 /** Before the job is touched: whether the files that are asked for can be taken, and how many bytes copies take. */
 int job_files_check(struct op *op, uint64_t *ret_bytes, struct brumate_error *err);
+
+/** Before a dump: adds to op->checkpoint.externals what CRIU is to leave to job_files_save(). */
+int job_files_announce(struct op *op, struct brumate_error *err);
 
 /** At CRIU_EVENT_DUMPED: writes the record and the copies beside CRIU's images, and has CRIU's images take what a restore
  * gives. */

@@ -126,8 +126,32 @@ int scan_stat_fd(int dir_fd, const char *name, struct stat *ret)
 			      .st_mode = st.stx_mode,
 			      .st_nlink = st.stx_nlink,
 			      .st_rdev = makedev(st.stx_rdev_major, st.stx_rdev_minor),
+			      .st_uid = st.stx_uid,
+			      .st_gid = st.stx_gid,
+			      .st_blocks = (blkcnt_t)st.stx_blocks,
 			      .st_size = (off_t)st.stx_size };
 	return 0;
+}
+
+bool scan_is_tmpfs(dev_t dev)
+{
+	auto_free char *mounts = NULL;
+	char number[32];
+	char *rest;
+
+	if (file_read(AT_FDCWD, "/proc/self/mountinfo", MAPS_BYTES_MAX, &mounts, NULL) < 0)
+		return false;
+	snprintf(number, sizeof(number), " %u:%u ", major(dev), minor(dev));
+	rest = mounts;
+	for (char *line; (line = strsep(&rest, "\n"));)
+		if (strstr(line, number) && strstr(line, " - tmpfs "))
+			return true;
+	return false;
+}
+
+bool scan_is_too_long(const struct stat *st)
+{
+	return S_ISREG(st->st_mode) && st->st_nlink == 0 && st->st_size > (off_t)UINT32_MAX;
 }
 
 static void gather_fd(struct scan *s, const struct proc_info *p, int dir_fd, const char *name)
@@ -244,8 +268,8 @@ static void check_regular(struct scan *s, const struct scan_fd *f)
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "memfd_secret",
 			    "close it before the checkpoint",
 			    "has a memfd_secret (fd %d), which no other process can read", f->fd);
-	else if (f->st.st_nlink == 0 && f->st.st_size > (off_t)UINT32_MAX &&
-		 strncmp(f->target, "/memfd:", strlen("/memfd:")))
+	else if (scan_is_too_long(&f->st) && strncmp(f->target, "/memfd:", strlen("/memfd:")) &&
+		 !scan_is_tmpfs(f->st.st_dev))
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "deleted-file",
 			    "give the file a name, or make it smaller than 4 GiB",
 			    "has a deleted file of %llu bytes open (fd %d): %.100s",

@@ -21,6 +21,12 @@
  */
 int scan_stat_fd(int dir_fd, const char *name, struct stat *ret);
 
+/** Whether the file system with that number is a tmpfs which we see mounted: it holds memory. */
+bool scan_is_tmpfs(dev_t dev);
+
+/** Whether CRIU cannot hold a deleted file (st_nlink 0) of this length: it keeps the length in 32 bits. */
+bool scan_is_too_long(const struct stat *st);
+
 /** How bad a finding is. */
 enum scan_level {
 	SCAN_NOTE,    /* works, but worth knowing (a TCP connection to outside) */

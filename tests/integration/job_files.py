@@ -277,7 +277,7 @@ def root_cuts_back_with_the_users_rights(bed):
 
 SHARED = """
 path = {path!r}
-fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600); os.ftruncate(fd, 1 << 20); shared = mmap.mmap(fd, 1 << 20)
+fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600); os.ftruncate(fd, 1 << 20); shared = mmap.mmap(fd, 1 << 20)
 {then}
 """
 EACH_SHARED = """
@@ -552,6 +552,44 @@ def what_was_removed_comes_back_to_roots_job(bed):
         job, log = bed.started(["env", "-C", places.cwd, places.program, "-u", "-c", places.script()])
         places.remove()
         comes_back_twice(bed, job, log)
+
+
+LONG = (4 << 30) + (1 << 20)  # sparse; longer than CRIU's images can say
+
+
+def long_memory_comes_back(bed):
+    """As Ray's object store has it: a file in /dev/shm without a name, shared by processes."""
+    setup = f"""
+    import tempfile
+    fd, path = tempfile.mkstemp(dir="/dev/shm"); os.ftruncate(fd, {LONG}); os.unlink(path); shared = mmap.mmap(fd, {LONG})
+    for i in range(64): struct.pack_into("Q", shared, i * ({LONG} // 64) + 8, i + 7)
+    if not os.fork():
+        while True:
+            struct.pack_into("Q", shared, 4096, struct.unpack_from("Q", shared, 4096)[0] + 1); time.sleep(0.01)
+    """
+    each = f"""
+    for i in range(64):
+        if struct.unpack_from("Q", shared, i * ({LONG} // 64) + 8)[0] != i + 7: print("BAD memory", i, flush=True)
+    before, tries = struct.unpack_from("Q", shared, 4096)[0], 0
+    while struct.unpack_from("Q", shared, 4096)[0] == before:
+        tries += 1  # not by a clock, which goes on while nothing runs
+        if tries > 5000: print("BAD child, whose memory is another", flush=True); break
+        time.sleep(0.002)
+    """
+    job, log = start(bed, stepping(setup, each))
+    log.goes_on(TAKEN)
+    comes_back_twice(bed, job, log)
+
+
+@case
+def long_memory_without_a_name_comes_back(bed):
+    long_memory_comes_back(bed)
+
+
+@case
+@as_user
+def long_memory_without_a_name_comes_back_to_a_user(bed):
+    long_memory_comes_back(bed)
 
 
 @case

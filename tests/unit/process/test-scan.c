@@ -178,7 +178,7 @@ static int open_fuse(void)
 
 static int open_large_deleted(void)
 {
-	int fd = open("/tmp", O_TMPFILE | O_RDWR, 0600);
+	int fd = open("/var/tmp", O_TMPFILE | O_RDWR, 0600);
 
 	return fd >= 0 && ftruncate(fd, 5ll << 30) == 0 ? fd : -1;
 }
