@@ -52,8 +52,14 @@ int programs_save(struct op *op, struct brumate_error *err);
 bool programs_are_kept(const struct manifest *m, const char *path);
 
 /**
+ * Removes those below the state directory that no process uses: each checkpoint of a job that uses one holds it. Of
+ * other users' processes only root knows. Returns how many are gone.
+ */
+int programs_sweep(void);
+
+/**
  * Adds to @inherits (owned, grown; @n of them) the copies of those files of op->restore.image that are not here as they
- * were. A copy is put below the state directory, where it stays: the job holds it from then on.
+ * were. A copy is put below the state directory, where it stays while it is used: the job holds it from then on.
  */
 int programs_for_restore(struct op *op, struct criu_inherit **inherits, size_t *n,
 			 struct brumate_error *err);

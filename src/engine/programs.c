@@ -19,7 +19,7 @@
 #include "gpu/vendor.h"
 #include "process/reaper.h"
 
-enum { MAPS_BYTES_MAX = 64 << 20, PROGRAM_BYTES_MAX = 1 << 30, NAME_BYTES = 256 };
+enum { MAPS_BYTES_MAX = 64 << 20, PROGRAM_BYTES_MAX = 1 << 30, NAME_BYTES = 256, SWEPT_MAX = 3 };
 
 #define PROGRAMS_DIR "programs"
 
@@ -256,12 +256,15 @@ static int open_copy(struct op *op, const char *root, const struct manifest_file
 	if (!seen)
 		return -ENOMEM;
 	int fd = open_same(AT_FDCWD, seen, &f->digest);
-	if (fd != -ENOENT)
-		return fd;
-	int r = mkdir_parents(dir, 0711);
-	if (r == 0)
-		r = copy_out(&op->restore.image, f, path);
-	return r < 0 ? r : open_same(AT_FDCWD, seen, &f->digest);
+	for (int i = 0; fd == -ENOENT && i < SWEPT_MAX; i++) {
+		int r = mkdir_parents(dir, 0711);
+
+		if (r == 0)
+			r = copy_out(&op->restore.image, f, path);
+		/* Whoever sweeps may come before it is open. */
+		fd = r < 0 ? r : open_same(AT_FDCWD, seen, &f->digest);
+	}
+	return fd;
 }
 
 /* Puts it there under another name first: whoever else looks finds all of it, or nothing. */
@@ -296,12 +299,15 @@ int programs_keep(const char *root, const char *name, const struct digest *diges
 	if (!seen)
 		return -ENOMEM;
 	int fd = open_same(AT_FDCWD, seen, digest);
-	if (fd != -ENOENT)
-		return fd;
-	int r = mkdir_parents(dir, 0711);
-	if (r == 0)
-		r = write_program(path, copy_fd);
-	return r < 0 ? r : open_same(AT_FDCWD, seen, digest);
+	for (int i = 0; fd == -ENOENT && i < SWEPT_MAX; i++) {
+		int r = mkdir_parents(dir, 0711);
+
+		if (r == 0)
+			r = write_program(path, copy_fd);
+		/* Whoever sweeps may come before it is open. */
+		fd = r < 0 ? r : open_same(AT_FDCWD, seen, digest);
+	}
+	return fd;
 }
 
 static int replace_program(struct op *op, const char *root, const struct manifest_file *f,
@@ -365,4 +371,39 @@ int programs_for_restore(struct op *op, struct criu_inherit **inherits, size_t *
 			return brumate_fail(err, -r, "a copy of /%s: %m", path);
 	}
 	return 0;
+}
+
+/* ---- afterwards ---- */
+
+/* Files of @name, a directory of one digest, that nobody has open or mapped. Returns how many are gone. */
+static int sweep_digest(int programs_fd, const char *name)
+{
+	auto_closedir DIR *dir = dir_open(programs_fd, name);
+	struct dirent *entry;
+	int n = 0;
+
+	while (dir && dir_next(dir, &entry) > 0) {
+		struct stat st;
+
+		if (fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		    S_ISREG(st.st_mode) && !job_file_find_user(&st, true) &&
+		    unlinkat(dirfd(dir), entry->d_name, 0) == 0)
+			n++;
+	}
+	if (dir)
+		unlinkat(programs_fd, name,
+			 AT_REMOVEDIR); /* stays where there is something in it */
+	return n;
+}
+
+int programs_sweep(void)
+{
+	auto_free char *path = path_format("%s/" PROGRAMS_DIR, path_state_dir());
+	auto_closedir DIR *dir = path ? dir_open(AT_FDCWD, path) : NULL;
+	struct dirent *entry;
+	int n = 0;
+
+	while (dir && dir_next(dir, &entry) > 0)
+		n += sweep_digest(dirfd(dir), entry->d_name);
+	return n;
 }

@@ -963,6 +963,7 @@ int engine_restore(struct op *op, struct brumate_error *err)
 	job_files_settle(op);
 	if (!op->data.n_agents) /* who was to have it has ended */
 		op_clear_vault(op);
+	programs_sweep(); /* what jobs of before had, and this one, before it was saved */
 	job->op = (struct job_op){ 0 };
 	job->restored = true;
 	job->exit_code = JOB_EXIT_UNKNOWN;

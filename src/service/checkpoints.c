@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/paths.h"
 #include "chunks/chunks.h"
+#include "engine/externals.h"
 #include "image/manifest.h"
 #include "remote/remote.h"
 #include "store/store.h"
@@ -790,5 +791,6 @@ int service_sweep(const struct service_call *call, json_t *parameters, json_t **
 		return brumate_fail(err, -n, "%s: %m", dir);
 	n += remote_sweep(dir);
 	n += end_abandoned_jobs(call);
+	n += programs_sweep();
 	return service_answer(ret, err, "{s:i}", "swept", n);
 }

@@ -509,11 +509,17 @@ def what_was_removed_comes_back_to_a_user(bed):
         places.remove()
         comes_back_twice(bed, job, log)
         kept = os.path.join(bed.own["BRUMATE_STATE_DIR"], "programs")
-        names = [name for folder in os.listdir(kept) for name in os.listdir(os.path.join(kept, folder))]
-        expect(sorted(names) == ["data", "library.so", "python"], f"{names}")
+        expect(bed.ok("gc").out == "0\n" and names_in(kept) == ["data", "library.so", "python"], f"{names_in(kept)}")
         shutil.rmtree(kept)  # as on another machine
         checkpoint = bed.operation("checkpoint", job)["checkpoint"]
         restored(bed, job, log, checkpoint)
+        bed.end(job)
+        expect(bed.ok("gc").out == "3\n" and not os.listdir(kept), f"nobody uses them: {names_in(kept)}")
+        restored(bed, job, log, checkpoint)  # which has them all
+
+
+def names_in(folder):
+    return sorted(name for digest in os.listdir(folder) for name in os.listdir(os.path.join(folder, digest)))
 
 
 @case
@@ -527,6 +533,14 @@ def what_was_replaced_comes_back_to_a_user(bed):
                 file.write(b"another")
             os.rename(path + ".new", path)
         comes_back_twice(bed, job, log)
+        first = names_in(os.path.join(bed.own["BRUMATE_STATE_DIR"], "programs"))
+        bed.end(job)
+        other, log = start(bed, stepping("", "pass\n"))
+        checkpoint = bed.operation("checkpoint", other)["checkpoint"]
+        bed.ok("restore", checkpoint)
+        log.goes_on()
+        left = names_in(os.path.join(bed.own["BRUMATE_STATE_DIR"], "programs"))
+        expect(first and not left, f"a restore leaves what nobody uses: {left}")
 
 
 @case
