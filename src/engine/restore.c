@@ -591,6 +591,9 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 	cpu_memory_image_close(op->images.cpu_memory);
 	op->images.cpu_memory = NULL;
 	op->job->op.criu = PROC_ID_NONE;
+	/* While a user's CRIU builds it, the kernel does not show its user what the reaper is. */
+	if (r == 0 && !op->job->command.pid)
+		op->job->command = reaper_find_command(op->job->root);
 	/* Before the driver is asked: recover_restore() goes by it. */
 	return r < 0 ? r : job_save(op->job, err);
 }

@@ -609,7 +609,10 @@ static enum proc_life look_for_root(const struct job *j)
 
 struct proc_id job_command(const struct job *j)
 {
-	return j->command.pid ? j->command : j->root;
+	/* The record may not tell of it, as it was written before that could be seen. */
+	const struct proc_id found = j->command.pid ? j->command : reaper_find_command(j->root);
+
+	return found.pid ? found : j->root;
 }
 
 bool job_has_ended(const struct job *j)

@@ -4,6 +4,7 @@
 user may not have. CRIU, shim, broker and keeper run as the user; what the launcher of CRIU adds is one capability."""
 
 import os
+import time
 
 from cases import CAP_CHECKPOINT_RESTORE, STEPPING, Skipped, allow_launcher, as_user, case, expect, main, pids, read_text, run, wait_until
 
@@ -59,6 +60,40 @@ def first_job(bed):
     log.goes_on()
     expect_of_user(bed, status_of(bed.pid(job)))
     bed.end(job)
+
+
+# Runs a worker and says which signals reach itself.
+TOLD = """
+import os, signal, subprocess, sys
+worker = subprocess.Popen([sys.argv[1], "--mib", "2", "--chunk-mib", "2", "--interval-ms", "25"])
+def told(number, frame):
+    print("told", signal.Signals(number).name[3:], flush=True)
+    if number == signal.SIGTERM: worker.terminate(); worker.wait(); os._exit(3)
+signal.signal(signal.SIGTERM, told)
+signal.signal(signal.SIGUSR1, told)
+while True: signal.pause()
+"""
+
+
+@case
+@as_user
+def what_is_restored_is_told_as_before(bed):
+    """Signals reach the command and not the reaper, which the kernel shows to nobody while CRIU builds the tree; again and again."""
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", TOLD, bed.program("counter")], "told")
+    pid = bed.pid(job)
+    for _ in range(2):
+        bed.operation("checkpoint", job)
+        bed.operation("restore", job)
+        log.goes_on()
+        expect(bed.pid(job) == pid, f"{bed.pid(job)} is told to be the command, which is {pid}")
+        before = log.text().count("told USR1")
+        bed.ok("kill", "--signal", "USR1", job)
+        log.wait_until(lambda text, n=before: text.count("told USR1") > n, "the signal")
+    start = time.monotonic()
+    bed.ok("kill", job)
+    expect(time.monotonic() - start < 8, "it was killed only after the time for its own end was over")
+    expect("told TERM" in log.text(), f"it was not told: {log.tail()}")
+    expect(bed.job(job)["exit_code"] == 3, f"{bed.job(job)}")
 
 
 @case
