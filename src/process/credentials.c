@@ -14,7 +14,10 @@
 #include "base/array.h"
 #include "base/fd.h"
 
-enum { STATUS_BYTES_MAX = 2 << 20 }; /* a thread may be in 65536 groups */
+enum {
+	STATUS_BYTES_MAX = 2 << 20, /* a thread may be in 65536 groups */
+	PF_EXITING = 0x4,	    /* linux/sched.h */
+};
 
 void credentials_fini(struct credentials *c)
 {
@@ -301,16 +304,49 @@ int credentials_of_tree(struct credentials_of_tree *ret, const struct proc_tree 
 	return 0;
 }
 
-/* The kernel gives the files of a process that does not let its memory be read to root (proc(5)). 1, 0, -errno. */
-static int lets_itself_be_read(pid_t pid, uid_t uid)
+/* Whether a thread is in exit(2), where it has let go of the memory or is about to. 1, 0, -errno. */
+static int thread_ends(int task_fd, const char *name)
+{
+	auto_free char *text = NULL;
+	unsigned flags;
+	int r = file_read(task_fd, name, STATUS_BYTES_MAX, &text, NULL);
+	const char *close = r < 0 ? NULL : strrchr(text, ')');
+
+	if (r < 0)
+		return r;
+	if (!close || sscanf(close + 1, " %*c %*d %*d %*d %*d %*d %u", &flags) != 1)
+		return -EBADMSG;
+	return (flags & PF_EXITING) != 0;
+}
+
+/* The kernel gives the files of a thread whose memory nobody may read to root (proc(5)), and those of one that has none
+ * any more, as it ends. 1, 0: that, and 1 of one that ends; -errno. */
+static int thread_lets_itself_be_read(int task_fd, const char *tid, uid_t uid)
 {
 	struct stat st;
-	char path[32];
+	char name[32];
 
-	snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-	if (stat(path, &st) < 0)
-		return -errno;
-	return st.st_uid == uid;
+	snprintf(name, sizeof(name), "%.16s/stat", tid);
+	if (fstatat(task_fd, name, &st, 0) < 0)
+		return errno == ENOENT || errno == ESRCH ? 1 : -errno;
+	/* Looked at in this order, one that begins to end meanwhile is seen to. */
+	int r = st.st_uid == uid ? 1 : thread_ends(task_fd, name);
+	return r == -ENOENT || r == -ESRCH ? 1 : r;
+}
+
+static int lets_itself_be_read(pid_t pid, uid_t uid)
+{
+	auto_closedir DIR *dir = proc_dir_open(pid, "task");
+	struct dirent *e;
+	int r, lets = 1;
+
+	if (!dir)
+		return errno == ENOENT || errno == ESRCH ? 1 : -errno;
+	while (lets == 1 && (r = dir_next(dir, &e)) > 0)
+		lets = thread_lets_itself_be_read(dirfd(dir), e->d_name, uid);
+	if (lets != 1)
+		return lets;
+	return r < 0 && r != -ENOENT && r != -ESRCH ? r : 1;
 }
 
 static int refuse(const struct proc_info *info, uid_t uid, const char *why,

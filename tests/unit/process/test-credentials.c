@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* What rights a thread has is taken from the kernel, and whoever is more than a user is not a member of that user's job. */
 #include "check.h"
+#include "base/clock.h"
 #include "process/credentials.h"
 
 #include <errno.h>
@@ -9,6 +10,7 @@
 #include <linux/capability.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +54,21 @@ static void set_ids(uid_t real, uid_t effective, uid_t saved)
 	if (setgroups(0, NULL) < 0 || setresgid(USER, USER, USER) < 0 ||
 	    setresuid(real, effective, saved) < 0 || prctl(PR_SET_DUMPABLE, 1) < 0)
 		_exit(1);
+}
+
+static bool is_state(pid_t pid, char state)
+{
+	struct proc_info info;
+
+	return proc_read(&info, pid, NULL) == 0 && info.state == state;
+}
+
+static uint64_t start_of(pid_t pid)
+{
+	struct proc_info info;
+
+	CHECK(proc_read(&info, pid, NULL) == 0);
+	return info.id.start_ticks;
 }
 
 static void plain(void)
@@ -172,6 +189,92 @@ static void refuses(void)
 	must_refuse(one_thread_is_root, "has the rights of uid 0");
 }
 
+/* A process that is all the time in exit(2) or about to be there, and one whose first thread has ended. */
+static void ends_again_and_again(void)
+{
+	plain();
+	if (fork() == 0)
+		for (;;) {
+			pid_t pid = fork();
+
+			if (pid == 0)
+				_exit(0);
+			waitpid(pid, NULL, 0);
+		}
+}
+
+static void *wait_longer(void *arg)
+{
+	for (;;)
+		pause();
+	return arg;
+}
+
+static void *write_late(void *arg)
+{
+	const int *fd = arg;
+
+	/* Once the first thread is a zombie. */
+	while (!is_state(getpid(), 'Z'))
+		usleep(1000);
+	if (write(*fd, "1", 1) != 1)
+		_exit(1);
+	return wait_longer(NULL);
+}
+
+static int check_tree_of(pid_t pid)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct proc_id id;
+
+	CHECK(proc_identify(&id, pid, &err) == 0 && proc_tree_read(&tree, id, &err) == 0);
+	int r = credentials_check_tree(&tree, USER, &err);
+	if (r < 0)
+		fprintf(stderr, "%s\n", err.text);
+	return r;
+}
+
+static void takes_no_end_for_a_secret(void)
+{
+	pid_t pid = start(ends_again_and_again);
+
+	for (int i = 0; i < 2000; i++)
+		CHECK(check_tree_of(pid) == 0);
+	CHECK(proc_tree_kill((struct proc_id){ pid, start_of(pid) }, deadline_in_ms(10000)) == 0);
+	CHECK(waitpid(pid, NULL, 0) == pid);
+}
+
+/* The memory is that of the others, who decide. */
+static void first_thread_has_ended(bool dumpable)
+{
+	int ends[2];
+	char c;
+
+	CHECK(pipe(ends) == 0);
+	pid_t pid = fork();
+	if (pid == 0) {
+		pthread_t thread;
+
+		plain();
+		if (prctl(PR_SET_DUMPABLE, dumpable) < 0 ||
+		    pthread_create(&thread, NULL, write_late, &ends[1]))
+			_exit(1);
+		pthread_exit(NULL);
+	}
+	CHECK(read(ends[0], &c, 1) == 1);
+	struct proc_info info;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	CHECK(proc_read(&info, pid, NULL) == 0);
+	struct proc_tree tree = { &info, 1 };
+	int r = credentials_check_tree(&tree, USER, &err);
+	CHECK(r == (dumpable ? 0 : -EPERM));
+	kill(pid, SIGKILL);
+	CHECK(waitpid(pid, NULL, 0) == pid);
+	close(ends[0]);
+	close(ends[1]);
+}
+
 static void lists(void)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -196,6 +299,9 @@ int main(void)
 		return 77;
 	}
 	refuses();
+	takes_no_end_for_a_secret();
+	first_thread_has_ended(true);
+	first_thread_has_ended(false);
 	lists();
 	return 0;
 }
