@@ -30,7 +30,7 @@
 #include "engine/secret.h"
 #include "chunks/chunks.h"
 
-enum { CRIU_TIMEOUT_S = 600, STATUS_BYTES_MAX = 1 << 16, KILL_TIMEOUT_MS = 30000 };
+enum { CRIU_TIMEOUT_S = 600, STATUS_BYTES_MAX = 1 << 16, KILL_TIMEOUT_MS = 30000, IDS_MAX = 1000 };
 
 /* ---- preflight ---- */
 
@@ -126,9 +126,37 @@ void image_end_device(struct op *op)
 	device_image_writer_fini(&op->checkpoint.device);
 }
 
+/* The record names the checkpoint that is being written. */
+static int record_place(struct op *op, const char *id)
+{
+	struct job *job = op->job;
+
+	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s/%s", op->request->dir, id);
+	return job_save(job, NULL);
+}
+
+/* Jobs of one name, on machines that share the store, may be given the same id in the same second. */
+static int begin_writing(struct op *op, struct brumate_error *err)
+{
+	struct store_writer *w = &op->checkpoint.writer;
+	char id[MANIFEST_ID_BYTES];
+	int r;
+
+	snprintf(id, sizeof(id), "%s", op->request->id);
+	for (int tries = 0;; tries++) {
+		r = store_begin(w, op->request->dir, id, err);
+		if (r != -EEXIST || !op->request->unnamed || tries == IDS_MAX)
+			return r;
+		*err = BRUMATE_ERROR_NONE;
+		store_next_id(id);
+		if ((r = record_place(op, id)) < 0)
+			return brumate_fail(err, -r, "record of job %s: %m", op->job->id);
+	}
+}
+
 static int begin_image(struct op *op, struct brumate_error *err)
 {
-	int r = store_begin(&op->checkpoint.writer, op->request->dir, op->request->id, err);
+	int r = begin_writing(op, err);
 
 	if (r < 0)
 		return r;

@@ -176,7 +176,7 @@ int describe_tree(struct op *op, struct brumate_error *err)
 	int r;
 
 	m->version = MANIFEST_VERSION;
-	snprintf(m->id, sizeof(m->id), "%s", op->request->id);
+	snprintf(m->id, sizeof(m->id), "%s", op->checkpoint.writer.id);
 	clock_stamp(m->created);
 	m->sequence = op->job->sequence;
 	snprintf(m->brumate_version, sizeof(m->brumate_version), "%s", BRUMATE_VERSION);

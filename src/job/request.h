@@ -49,6 +49,7 @@ struct request {
 	bool allow_unauthenticated; /* take a checkpoint that does not say from whom it is */
 	struct dev_gpu_pair *pairs; /* GPUs to change for others; owned */
 	size_t n_pairs;
+	bool unnamed; /* nobody asked for just this @id: where it is taken, the next one will do */
 	char id[MANIFEST_ID_BYTES]; /* of the checkpoint to be made */
 	char dir[PATH_MAX];	    /* the store it goes to, absolute */
 	/* As chunks_parse_compress() takes it; "": not given. */

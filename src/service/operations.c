@@ -238,7 +238,8 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 	if (r == 0 && json_is_true(json_object_get(parameters, "self")) &&
 	    json_object_set_new(request, "self", json_true()) < 0)
 		r = brumate_fail(err, ENOMEM, "%m");
-	if (r == 0 && (json_object_set_new(request, "id", json_string(id)) < 0 ||
+	if (r == 0 && (json_object_set_new(request, "unnamed", json_boolean(!name)) < 0 ||
+		       json_object_set_new(request, "id", json_string(id)) < 0 ||
 		       json_object_set_new(request, "dir", json_string(dir)) < 0))
 		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)

@@ -95,6 +95,9 @@ int asked_checkpoint(struct shim *s, struct wire_call_context *call, json_t *par
 
 	wire_call_peer(call, &uid, &gid, &pid);
 	int r = request_decode(&request, REQUEST_CHECKPOINT, parameters, err);
+
+	if (r == 0)
+		r = wire_get_bool(parameters, "unnamed", &request.unnamed, err);
 	if (r == 0)
 		r = conf_load(&conf, err);
 	if (r == 0)

@@ -188,6 +188,8 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 	int r = request_decode(&request, what->where, parameters, err);
 
 	op_init(&op, what->kind, &s->job, &caller, &request);
+	if (r == 0 && what->where == REQUEST_CHECKPOINT)
+		r = wire_get_bool(parameters, "unnamed", &request.unnamed, err);
 	if (r == 0)
 		r = conf_load(&conf, err);
 	if (r == 0 && what->where == REQUEST_RESTORE)

@@ -120,6 +120,7 @@ static int make_request(struct request *ret, const struct job *job, const struct
 	*ret = job->schedule.request;
 	ret->leave_running = true;
 	store_new_id(ret->id, ret->dir, job->name);
+	ret->unnamed = true;
 	request_configure(ret, REQUEST_SCHEDULE, conf);
 	if (chunks_parse_compress(&how, ret->compress) < 0)
 		return brumate_fail(err, EINVAL, "compress: %s", ret->compress);

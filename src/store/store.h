@@ -254,6 +254,8 @@ int store_prune(const char *dir, const struct store_prune *p, struct brumate_err
 
 /** Makes the id of a checkpoint created now: "NAME-20260102-030405", ".2" for a second one. */
 void store_new_id(char ret[static MANIFEST_ID_BYTES], const char *dir, const char *name);
+/** The one after it, for who finds it taken: others, on other machines, too, may choose the same at the same time. */
+void store_next_id(char id[static MANIFEST_ID_BYTES]);
 
 /** Writes all @len_bytes of a stream. Returns 0 or -errno. */
 typedef int (*store_write_fn)(void *arg, const void *buf, size_t len_bytes);

@@ -163,10 +163,6 @@ static int create_partial(const struct store_writer *w, const char *store, const
 			  struct brumate_error *err)
 {
 	struct stat st;
-
-	if (fstatat(w->store_fd, w->id, &st, AT_SYMLINK_NOFOLLOW) == 0)
-		return fail_taken(err, store, w->id, "exists in");
-
 	auto_close int fd = call_mkdir(w->store_fd, name);
 	if (fd == -EEXIST)
 		return fail_taken(err, store, w->id, "is being written in");
@@ -176,6 +172,12 @@ static int create_partial(const struct store_writer *w, const char *store, const
 	/* On a file system without locks a sweeper gets no lock either, so it does not remove this directory. */
 	if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
 		return fail_taken(err, store, w->id, "is being written in");
+	/* Looked for now: whoever had the name of this directory before, on this machine or another, has renamed it by
+	 * now, and a file system of several machines shows that to who has changed the store since. */
+	if (fstatat(w->store_fd, w->id, &st, AT_SYMLINK_NOFOLLOW) == 0) {
+		remove_tree(w->store_fd, name);
+		return fail_taken(err, store, w->id, "exists in");
+	}
 	return take_fd(&fd);
 }
 
@@ -543,12 +545,21 @@ void store_new_id(char ret[static MANIFEST_ID_BYTES], const char *dir, const cha
 	gmtime_r(&now, &tm);
 	strftime(stamp, sizeof(stamp), "%Y%m%d-%H%M%S", &tm);
 	snprintf(ret, MANIFEST_ID_BYTES, "%s-%s", name, stamp);
-	for (int n = 2;; n++) {
+	for (;;) {
 		snprintf(path, sizeof(path), "%s/%s", dir, ret);
 		if (access(path, F_OK) < 0)
 			return;
-		snprintf(ret, MANIFEST_ID_BYTES, "%s-%s.%d", name, stamp, n);
+		store_next_id(ret);
 	}
+}
+
+void store_next_id(char id[static MANIFEST_ID_BYTES])
+{
+	char *dash = strrchr(id, '-'), *dot = dash ? strchr(dash, '.') : NULL;
+	const int n = dot ? atoi(dot + 1) + 1 : 2;
+	const size_t len = dot ? (size_t)(dot - id) : strlen(id);
+
+	snprintf(id + len, MANIFEST_ID_BYTES - len, ".%d", n);
 }
 
 void store_abort(struct store_writer *w)

@@ -3,6 +3,7 @@
 """The life of checkpoints: verified, compared, pruned, swept, moved as a stream, made by themselves.
 Damage is done to the files themselves; what counts is whether the job that comes back is right."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -519,6 +520,38 @@ def every_so_often_as_configured(bed):
     bed.refused(2, "compress", "checkpoint", job, "--every", "1s", "--compress", "zip")
     bed.end_schedule(job)
     bed.expect_whole(job, log)
+
+
+@case
+def two_of_one_second(bed):
+    """Another machine may write a checkpoint of the same name into the same store: neither loses its own."""
+    job, log = bed.counter("train")
+    for is_complete in (False, True):
+        with bed.held_at("checkpoint.image.begin", "checkpoint", "--leave-running", job) as checkpoint:
+            record = json.loads(read_text(os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "job.json")))
+            store, wanted = os.path.split(record["op"]["image"])
+            other = os.path.join(store, wanted if is_complete else f".{wanted}.partial")
+            os.makedirs(other)
+            fd = os.open(other, os.O_RDONLY)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        code, out, err = checkpoint.end()
+        os.close(fd)
+        expect(code == 0, f"exit {code}: {err}")
+        made = out.strip().splitlines()[-1]
+        expect(made == wanted + ".2", f"{made}, where {wanted} was taken")
+        expect(bed.job(job)["checkpoint"] == made, "the record names another")
+        expect(os.path.isdir(other), "that of the other machine is gone")
+        os.rmdir(other)
+        bed.ok("verify", made)
+        with bed.held_at("checkpoint.image.begin", "checkpoint", "--leave-running", "--name", f"mine-{is_complete}", job) as checkpoint:
+            os.makedirs(os.path.join(store, f"mine-{is_complete}"))
+        code, _, err = checkpoint.end()
+        expect(code == 6 and "exists in" in err, f"exit {code}: {err}")
+        os.rmdir(os.path.join(store, f"mine-{is_complete}"))
+    log.goes_on()
+    bed.operation("checkpoint", job)
+    bed.operation("restore", job)
+    log.goes_on()
 
 
 @case
