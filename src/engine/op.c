@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fault.h"
@@ -14,10 +16,13 @@
 #include "base/paths.h"
 #include "datapath/park.h"
 #include "datapath/move.h"
+#include "engine/engine.h"
 #include "engine/remote-restore.h"
 #include "job/events.h"
 #include "job/counts.h"
 #include "store/authentic.h"
+
+enum { SWEPT_SPARE_MS = 3000, SWEPT_PAUSE_MS = 20 };
 
 struct keeper_owner op_owner(const struct job *job)
 {
@@ -102,8 +107,49 @@ int op_find_gpus(struct op *op, struct brumate_error *err)
 	return r < 0 ? r : gpu_set_find(&op->gpus, &op->tree, err);
 }
 
+/* Whether an agent of each GPU process listens. */
+static bool all_listen(const struct op *op)
+{
+	for (size_t i = 0; i < op->gpus.n; i++) {
+		const struct proc_id id = op->gpus.items[i].id;
+		struct proc_info info;
+
+		if (proc_read(&info, id.pid, NULL) == 0 && proc_is_same(info.id, id) &&
+		    !agent_listens(op->data.agent_dir, info.inner_pid))
+			return false;
+	}
+	return true;
+}
+
+/* Somebody has cleared /tmp, where the agents' sockets are: they listen anew, once they have a place to do so, and run. A
+ * process without one is not waited for for ever. */
+static int mend_agent_dir(struct op *op, struct brumate_error *err)
+{
+	const uint64_t until_ns = deadline_in_ms(AGENT_LOOKS_S * 1000 + SWEPT_SPARE_MS);
+	const struct job *job = op->job;
+
+	if (!op->data.uses_agents || job->by_pid || *job->started_as || !op->gpus.n ||
+	    access(op->data.agent_dir, F_OK) == 0 || errno != ENOENT)
+		return 0;
+	log_warn("the directory of the agents is gone, and made anew: job=%s path=%s", job->id,
+		 op->data.agent_dir);
+	int r = job_make_agent_dir(job, err);
+	if (r < 0)
+		return r;
+	standstill_wake_first(job);
+	while (!all_listen(op) && clock_now_ns() < until_ns)
+		nanosleep(&(struct timespec){ .tv_nsec = SWEPT_PAUSE_MS * (long)NS_PER_MS }, NULL);
+	progress_note(&op->progress, "%s was gone, and is made anew: see that nobody clears it",
+		      op->data.agent_dir);
+	return op_find_gpus(op, err);
+}
+
 int op_find_agents(struct op *op, bool tell, struct brumate_error *err)
 {
+	int r = mend_agent_dir(op, err);
+
+	if (r < 0)
+		return r;
 	if (gpu_set_is_asleep(&op->gpus)) { /* it would not answer */
 		datapath_drop_agents(&op->data);
 		return 0;

@@ -25,6 +25,9 @@
 /* A file in the directory of the sockets. While it exists, agents that start keep their gates closed until OPEN. */
 #define AGENT_HOLD_FILE "hold"
 
+/* An agent whose socket's file has gone listens anew so many seconds later at most, where the directory is there. */
+enum { AGENT_LOOKS_S = 5 };
+
 /*
  * While the broker keeps GPUs open for a future copy of this job, that takes device memory. The shim then listens on
  * AGENT_ROOM_SOCKET (SOCK_SEQPACKET), in the directory of the agents' sockets. An agent that finds no room for device

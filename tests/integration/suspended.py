@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 
 from cases import as_user, case, expect, fault_points, main, process_start, read_text, run, wait_until
@@ -281,6 +282,45 @@ def a_job_that_was_taken_in_runs_on(bed):
     expect(status(program.pid, "State")[0] != "T", "it is stopped")
     bed.operation("resume", "--pid", program.pid)
     program.log.goes_on()
+
+
+def sweep(bed):
+    """As `rm -rf /tmp/*` does, or an epilog."""
+    path = os.path.join(bed.own["BRUMATE_RUNTIME_DIR"], "agents")
+    expect(os.listdir(path), "nothing to sweep")
+    shutil.rmtree(bed.own["BRUMATE_RUNTIME_DIR"])
+
+
+def goes_on_after_each_sweep(bed):
+    it = Watched(bed, "select")
+    sweep(bed)
+    bed.operation("suspend", it.job)
+    it.expect_still()
+    sweep(bed)
+    summary = bed.operation("resume", it.job)
+    expect(any("was gone" in note for note in summary["notes"]) and summary["data_bytes"], f"{summary}")
+    it.expect_whole()
+    sweep(bed)
+    bed.operation("checkpoint", it.job)
+    bed.operation("restore", it.job)
+    it.expect_whole()
+    bed.operation("suspend", it.job)
+    sweep(bed)
+    bed.operation("checkpoint", it.job)
+    bed.operation("restore", it.job)
+    it.expect_whole()
+    bed.end(it.job)
+
+
+@case
+def its_sockets_are_swept(bed):
+    goes_on_after_each_sweep(bed)
+
+
+@case
+@as_user
+def those_of_a_user_are_swept(bed):
+    goes_on_after_each_sweep(bed)
 
 
 if __name__ == "__main__":

@@ -784,7 +784,7 @@ static bool accept_may_pass(int error)
 		nanosleep(&pause, NULL);
 		return true;
 	}
-	return error == EINTR || error == ECONNABORTED;
+	return error == EINTR || error == ECONNABORTED || error == EAGAIN;
 }
 
 /* ---- neighbours who ask while the agent's thread waits ---- */
@@ -880,6 +880,19 @@ static bool job_is_held(void)
 	return !access(path, F_OK);
 }
 
+static int listen_at_address(void);
+
+/* Who clears /tmp takes the file of the socket away, and no event tells of that: it is looked for now and then. The shim
+ * makes the directory anew. */
+static void listen_again(void)
+{
+	if (access(address.sun_path, F_OK) == 0 || errno != ENOENT)
+		return;
+	auto_close int fd = listen_at_address();
+	if (fd >= 0 && is_still_ours())
+		dup3(fd, listen_fd, O_CLOEXEC);
+}
+
 static void *agent_thread(void *arg)
 {
 	prctl(PR_SET_NAME, AGENT_THREAD_NAME);
@@ -891,6 +904,8 @@ static void *agent_thread(void *arg)
 
 		if (fd < 0 && !accept_may_pass(errno))
 			break;
+		if (fd < 0)
+			listen_again();
 		atomic_store(&served_fd, fd);
 		if (fd >= 0 && may_ask(fd))
 			serve_connection(fd);
@@ -956,23 +971,31 @@ int neighbour_connect(uint32_t there, int pid)
 	return take_fd(&fd);
 }
 
+/* Returns the socket (owned), or -errno. */
+static int listen_at_address(void)
+{
+	const struct timeval look = { .tv_sec = AGENT_LOOKS_S };
+	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+	/* The mode of the socket is that of the file to be: nobody else gets in before a chmod. */
+	if (fd < 0 || fchmod(fd, AGENT_MODE_WITH_ROOM) < 0 ||
+	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &look, sizeof(look)) < 0 ||
+	    bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 8) < 0)
+		return -errno;
+	return take_fd(&fd);
+}
+
 static int listen_at(const char *dir)
 {
-	auto_close int fd = -1;
-
 	if (address_of(&address, dir, (int)getpid()) < 0)
 		return -ENAMETOOLONG;
 	if (getrandom(&token, sizeof(token), GRND_NONBLOCK) != sizeof(token))
 		return -EAGAIN;
-	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-	/* The mode of the socket is that of the file to be: nobody else gets in before a chmod. */
-	if (fd < 0 || fchmod(fd, AGENT_MODE_WITH_ROOM) < 0)
-		return -errno;
-	fd = move_high(take_fd(&fd));
 	unlink(address.sun_path);
-	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 8) < 0)
-		return -errno;
-	listen_fd = take_fd(&fd);
+	int fd = listen_at_address();
+	if (fd < 0)
+		return fd;
+	listen_fd = move_high(fd);
 	return 0;
 }
 
