@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What a call may reach; see access.h. */
+/* Checks what a call may access; see access.h. */
 #include "service/access.h"
 
 #include <errno.h>
@@ -53,7 +53,7 @@ static int read_tree(struct proc_tree *ret, pid_t pid, struct brumate_error *err
 	return 0;
 }
 
-/* Whatever a tree is taken in for, its memory can be had then. */
+/* Any method that takes a tree in gets access to its memory. */
 static int check_tree(struct proc_tree *ret, pid_t pid, bool is_container,
 		      struct brumate_error *err)
 {
@@ -120,7 +120,7 @@ static int refuse_dangling(const char *dir, struct brumate_error *err)
 	return -ENOENT;
 }
 
-/* A directory that is misspelt high up in its path would be made far from where its user looks for it. */
+/* If a directory high up in the path is misspelt, the store would be created far from where its user expects it. */
 static int check_parent(const char *dir, struct brumate_error *err)
 {
 	auto_free char *copy = strdup(dir);

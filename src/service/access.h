@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * What a call may reach. The service has the rights of the program that it runs in, a user's or root's, and the
- * kernel decides by them; whoever is let at brumated's socket may what root may. What is asked here is said before
- * anything is touched.
+ * Checks what a call may access. The service has the permissions of the program that it runs in, a user's or root's,
+ * and the kernel enforces them; every client of brumated's socket may do what root may. The checks here refuse a call
+ * before it has any effect.
  */
 #pragma once
 
@@ -12,36 +12,36 @@
 #include "store/authentic.h"
 #include "store/store.h"
 
-/** Refuses a socket at @path that all users may use, as an older unit made it: it would make everybody root.
- * -EACCES, -ENOENT or another of stat(2). */
+/** Refuses a socket at @path that is open to all users, as an older unit made it: it would make everybody root.
+ * -EACCES, -ENOENT or another error of stat(2). */
 int access_check_socket(const char *path, struct brumate_error *err);
 
-/** Identifies a process and reads its tree; where we are not root every one of it must be ours: -EACCES. */
+/** Identifies a process and reads its tree; if we are not root, all its processes must be ours: -EACCES. */
 int access_tree(struct proc_tree *ret, pid_t pid, struct brumate_error *err);
 
-/** The same for the first process of a container, whose users are its own affair: where we are root, none of them is
- * refused for having rights that the first process has not. */
+/** The same for the first process of a container, which may have any users inside: if we are root, no process is
+ * refused for having permissions that the first one lacks. */
 int access_container(struct proc_tree *ret, pid_t pid, struct brumate_error *err);
 
-/** The store to use: the one that "dir" of @parameters (may be NULL) says, or the default. Owned. */
+/** The store to use: "dir" of @parameters (may be NULL), or the default. Owned. */
 int access_store(char **ret, json_t *parameters, struct brumate_error *err);
 
-/** As access_store(), for what makes the directory if it is missing: that above one that "dir" says must be there.
+/** Like access_store(), for methods that create the directory if it is missing: the one above "dir" must exist.
  * Errors to act on: -ENOENT. */
 int access_store_to_write(char **ret, json_t *parameters, struct brumate_error *err);
 
-/** As access_store(), to read from: one that somebody chose must be there. The usual one need not, as the first
- * checkpoint makes it. Errors to act on: -ENOENT, -ENOTDIR. */
+/** Like access_store(), for reading: a store that the caller chose must exist. The default one need not, as the first
+ * checkpoint creates it. Errors to act on: -ENOENT, -ENOTDIR. */
 int access_store_there(char **ret, json_t *parameters, struct brumate_error *err);
 
 /** Opens a checkpoint of the store @dir, by id, prefix, job's name, or absolute path. */
 int access_image(struct store_image *ret, const char *dir, const char *word,
 		 struct brumate_error *err);
 
-/** By what checkpoints are believed, as the options of REQUEST_READ in @parameters and the configuration say. The key
- * in @parameters is wiped. @ret: owned. */
+/** Which proof of origin checkpoints need, according to the options of REQUEST_READ in @parameters and the
+ * configuration. The key in @parameters is wiped. @ret: owned. */
 int access_authority(struct authority *ret, json_t *parameters, struct brumate_error *err);
 
-/** access_image() for one that must be authentic. */
+/** Like access_image(), for one that must be authentic. */
 int access_believed_image(struct store_image *ret, const char *dir, const char *word,
 			  json_t *parameters, struct brumate_error *err);

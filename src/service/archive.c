@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Checkpoints of containers in one file; see archive.h. What is read may be anybody's: names lead to no other place. */
+/* Checkpoints of containers in one file; see archive.h. The input is untrusted: its names cannot lead to other
+ * places. */
 #include "service/archive.h"
 
 #include <dirent.h>
@@ -47,7 +48,7 @@ static int write_text(int fd, const struct archive_text *t)
 	return r < 0 ? r : write_padding(fd, t->len_bytes);
 }
 
-/* Exactly @len_bytes; -EIO where it is shorter. */
+/* Copies exactly @len_bytes; -EIO if there are fewer. */
 static int copy_bytes(int to, int from, uint64_t len_bytes)
 {
 	auto_free char *buf = malloc(COPY_BYTES);
@@ -75,8 +76,8 @@ static int write_file(int fd, int from, uint64_t len_bytes, const char *name)
 	return r < 0 ? r : write_padding(fd, len_bytes);
 }
 
-/* Takes @dir_fd. What is in it is called @prefix…, which ends with a slash. CRIU's images are in one directory, device memory of
- * the data path in one below it. */
+/* Writes the files of @dir_fd, which is taken, with the names @prefix…, which ends with a slash. CRIU's images are in
+ * one directory, device memory of the data path in one below it. */
 static int write_tree(int fd, int dir_fd, const char *prefix, int level)
 {
 	auto_closedir DIR *dir = fdopendir(dir_fd);
@@ -183,7 +184,7 @@ int archive_about(json_t **ret, const char *path, struct brumate_error *err)
 	return 1;
 }
 
-/* Whether it leads to nothing but a place below: no part of it is empty, "." or "..". */
+/* Whether it leads to a place below the directory: no part of it is empty, "." or "..". */
 static bool leads_below(const char *name)
 {
 	while (*name) {
@@ -196,7 +197,7 @@ static bool leads_below(const char *name)
 	return true;
 }
 
-/* Nothing that is unpacked is a link, so that a name leads where it says. */
+/* Links are never unpacked, so that names lead where they say. */
 static int unpack_file(int fd, int dir_fd, const char *name, uint64_t len_bytes)
 {
 	if (strncmp(name, IMAGES, strlen(IMAGES)) != 0)
@@ -204,7 +205,7 @@ static int unpack_file(int fd, int dir_fd, const char *name, uint64_t len_bytes)
 	name += strlen(IMAGES);
 	const size_t len = strlen(name);
 	bool is_dir = len && name[len - 1] == '/';
-	if (!len) /* the directory that is there; with data it is none */
+	if (!len) /* the directory itself; it has no data */
 		return len_bytes ? -EBADMSG : 0;
 	if (!leads_below(name) || (is_dir && len_bytes))
 		return -EBADMSG;

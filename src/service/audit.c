@@ -36,7 +36,7 @@ __attribute__((format(printf, 2, 3))) static void add(struct line *l, const char
 		l->len = sizeof(l->text) - 1;
 }
 
-/* A name is whatever somebody chose: it cannot end the line, nor its value. */
+/* A name may contain anything: it must not end the line or its value. */
 static void add_value(struct line *l, const char *name, const char *value)
 {
 	if (!value)
@@ -50,7 +50,7 @@ static void add_value(struct line *l, const char *name, const char *value)
 	add(l, "\"");
 }
 
-/* The user that logged in, whom sudo does not change; empty: nobody did, or it cannot be read. */
+/* The user that logged in, which sudo does not change; empty: none, or unknown. */
 static void add_login(struct line *l, pid_t pid)
 {
 	auto_free char *text = NULL;
@@ -90,7 +90,7 @@ static void add_what(struct line *l, json_t *parameters, json_t *reply)
 	add_value(l, "dir", either(find_string(reply, "dir"), find_string(parameters, "dir")));
 }
 
-/* Where a stream goes to, or comes from. */
+/* The destination or source of a stream. */
 static void add_stream(struct line *l, const int *fd)
 {
 	char link[64], path[VALUE_BYTES_MAX + 1];
@@ -114,7 +114,7 @@ static void send_line(const struct line *l)
 	snprintf(to.sun_path, sizeof(to.sun_path), "%s", path && *path ? path : "/dev/log");
 	if (fd >= 0 && sendto(fd, l->text, l->len, MSG_DONTWAIT | MSG_NOSIGNAL,
 			      (const struct sockaddr *)&to, sizeof(to)) < 0)
-		return; /* nobody listens, or not now */
+		return; /* there is no receiver, or its queue is full */
 }
 
 static bool is_audited(const char *method)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Methods about checkpoints in a store: Checkpoints and Inspect tell what is there, Verify and Diff what they hold,
- * Prune and Sweep let them go by a rule, and what dead writers left. No shim takes part, but for what a job's
- * memory is.
+ * Methods about checkpoints in a store: Checkpoints and Inspect list them and their content, Verify and Diff check
+ * and compare it, Prune removes by a rule, and Sweep removes what dead writers left. Shims are not involved, except
+ * for the memory of jobs.
  */
 #include "service/access.h"
 #include "criu/images.h"
@@ -40,7 +40,7 @@ static json_t *escaped(const char *text)
 	return safe ? json_string(safe) : NULL;
 }
 
-/* Descriptors that lead outside the job, and what stands in their place. */
+/* Descriptors that lead outside the job, and their replacements. */
 static json_t *replaced(const struct manifest *m)
 {
 	json_t *all = json_array();
@@ -64,7 +64,7 @@ static json_t *gpus(const struct manifest *m)
 	return all;
 }
 
-/* Whether a restore would believe it, and why not. */
+/* Whether a restore would accept its origin, and if not, why. */
 static json_t *doubt(const struct store_image *image, const struct authority *authority)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
@@ -81,7 +81,8 @@ static json_t *tell_ours(const struct store_image *image, const struct authority
 			 escaped(m->job.log), "replaced", replaced(m), "gpus", gpus(m));
 }
 
-/* Tells what a restore of @image would do, and does nothing. @authority: by what it would be believed; its key opens it.
+/* Describes what a restore of @image would do, without doing it. @authority: the proof of origin that is needed; its
+ * key decrypts the image.
  * @ret (owned): Foretold of io.brumate. -EBADMSG: an image is damaged; -ENOKEY, -EKEYREJECTED, -E2BIG. */
 static int foretell_restore(json_t **ret, struct store_image *image,
 			    const struct authority *authority, struct brumate_error *err)
@@ -129,7 +130,7 @@ static json_t *describe_checkpoint(const struct store_image *i, struct usage_see
 			 (json_int_t)m->n_processes, "simulated", m->job.simulated);
 }
 
-/* Where it cannot be told whether it is pinned, nothing is said. */
+/* Adds nothing if it is unknown whether the checkpoint is pinned. */
 static int add_pinned(json_t *o, const char *dir, const char *id)
 {
 	int r = store_pinned(dir, id, NULL);
@@ -190,7 +191,7 @@ static void list_own_checkpoint(void *arg, const char *id, const struct store_im
 		list_checkpoint(&l->all, id, i, why);
 }
 
-/* Those of the job @j (owned), NULL where the store cannot be read. */
+/* The checkpoints of the job @j (owned), NULL if the store cannot be read. */
 static json_t *own_checkpoints(const struct job *j, const char *dir)
 {
 	auto_json json_t *list = json_array();
@@ -225,7 +226,7 @@ static uint64_t region_bytes(const struct manifest *m, enum manifest_region_kind
 	return sum;
 }
 
-/* Bytes of pages that CRIU saved: of processes without chunks, and of what the driver saved into processes. */
+/* Bytes of pages that CRIU saved: of processes without chunks, and what the driver saved into processes. */
 static uint64_t criu_bytes(const struct manifest *m)
 {
 	uint64_t sum = 0;
@@ -236,7 +237,7 @@ static uint64_t criu_bytes(const struct manifest *m)
 	return sum;
 }
 
-/* The memory in a checkpoint by kind, and what it takes on disk. */
+/* The memory in a checkpoint by kind, and its size on disk. */
 static json_t *describe_memory(const struct store_image *i)
 {
 	auto_(usage_seen_fini) struct usage_seen seen = USAGE_SEEN_EMPTY;
@@ -401,7 +402,7 @@ static void add_problem(void *arg, const struct store_problem *p)
 	char text[1024];
 
 	problem_text(text, sizeof(text), p);
-	/* If there is no memory, a problem is missing in the list, but it still counts. */
+	/* Out of memory, a problem is missing in the list, but still counts. */
 	json_array_append_new(arg, json_pack("{s:s,s:o,s:s,s:I,s:I,s:o,s:o}", "kind",
 					     kinds[p->kind], "file", wire_string(p->path), "text",
 					     text, "expected_bytes", (json_int_t)p->expected_bytes,
@@ -437,7 +438,7 @@ static int verify_image(json_t *results, struct meter *meter, const struct store
 	return 0;
 }
 
-/* Adds a checkpoint whose manifest is refused; it is as bad as one whose files are damaged. */
+/* Adds a checkpoint whose manifest is refused, as one with damaged files. */
 static int add_refused(json_t *results, const char *id, const char *path, const char *why)
 {
 	auto_json json_t *problems =
@@ -455,7 +456,7 @@ static int add_unopened(json_t *results, const char *dir, const char *id, const 
 	return path ? add_refused(results, id, path, why) : -1;
 }
 
-/* The bytes of one that is not believed need not be read. */
+/* If its origin is not accepted, its files need not be read. */
 static int verify_authentic(json_t *results, struct meter *meter, const struct store_image *image,
 			    const struct authority *authority, struct brumate_error *err)
 {
@@ -491,7 +492,7 @@ static void list_verified(void *arg, const char *id, const struct store_image *i
 	json_array_append_new(arg, json_string(id));
 }
 
-/* Chooses what is verified: the checkpoints that are named, or all. @ret: owned. */
+/* Chooses the checkpoints to be verified: those that are named, or all. @ret: owned. */
 static int choose_checkpoints(json_t **ret, const char *dir, json_t *parameters,
 			      struct brumate_error *err)
 {
@@ -538,7 +539,7 @@ int service_verify(const struct service_call *call, json_t *parameters, json_t *
 		struct brumate_error why = BRUMATE_ERROR_NONE;
 
 		r = verify_one(results, &meter, dir, json_string_value(word), &authority, &why);
-		/* It was removed since it was listed. */
+		/* It was removed after it was listed. */
 		if (r == -ENOENT && !json_object_get(parameters, "checkpoints"))
 			continue;
 		if (r < 0) {
@@ -558,7 +559,7 @@ static json_t *side_to_json(const struct store_image *i)
 			 wire_string(m->job.name), "bytes", (json_int_t)manifest_bytes(m));
 }
 
-/* Tells what differs, and how many chunks of memory are the same. */
+/* Describes the differences, and how many chunks of memory are the same. */
 static json_t *differences(const struct store_image *from, const struct store_image *to,
 			   const struct chunks_common *common)
 {
@@ -611,7 +612,7 @@ int service_diff(const struct service_call *call, json_t *parameters, json_t **r
 
 /* ---- Pin, Unpin, Prune and Sweep ---- */
 
-/* Says in @ret (owned) which checkpoint is meant: one that is damaged too, by its whole id. */
+/* Finds the id (in @ret, owned) of the checkpoint for @word. A damaged one is only found by its full id. */
 static int get_checkpoint(char **ret, const char *dir, const char *word, struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
@@ -626,8 +627,8 @@ static int get_checkpoint(char **ret, const char *dir, const char *word, struct 
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
-/* Pins or unpins by @change. To let go takes the whole id: the name of a job means another checkpoint from time to time,
- * and what is let go may be removed. */
+/* Pins or unpins by @change. Unpinning requires the full id: the name of a job may mean another checkpoint at another
+ * time, and an unpinned one may be removed. */
 static int change_pin(int (*change)(const char *dir, const char *id, struct brumate_error *err),
 		      json_t *parameters, json_t **ret, struct brumate_error *err)
 {
@@ -669,7 +670,7 @@ struct pruning {
 	json_t *needed; /* {id: why} */
 };
 
-/* Whether there is a job, or a checkpoint of one, of that id or name. */
+/* Searches for a job, or a checkpoint of one, with that id or name. */
 struct job_search {
 	const char *word;
 	bool found;
@@ -684,7 +685,7 @@ static void look_for_checkpoint(void *arg, const char *id, const struct store_im
 		s->found = true;
 }
 
-/* A rule for a job that was never there is a slip, and not to be taken for one that let nothing go. */
+/* A rule for a job that never existed is probably a mistake, and must not look as if it had found nothing to remove. */
 static int check_pruned_job(const char *dir, const char *word, struct brumate_error *err)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
@@ -712,7 +713,7 @@ static void tell_pruned(void *arg, enum store_pruned what, const char *id, const
 				      json_pack("{s:s,s:o}", "id", id, "text", wire_string(why)));
 }
 
-/* Notes what the record of a job names: it must stay. */
+/* Notes the checkpoint that the record of a job names: it must stay. */
 static void note_needed(void *arg, const struct job *j, const char *id,
 			const struct brumate_error *why)
 {

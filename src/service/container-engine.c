@@ -43,13 +43,12 @@ const char *service_engine_name(const struct service_container *c)
 /* ---- a place for what is under way ---- */
 
 /*
- * A directory of root's alone, beside what is made or read, as it takes as much room:
- *
- *	bin/criu	the CRIU that the engine is to find
- *	criu.conf	what that CRIU is told
- *	images/, work/	CRIU's images, and its logs
- *	log		what the engine says
- *	archive		what service_checkpoint_container() makes
+ * A directory that only root can access, on the disk of the input or output, as it needs as much space:
+ * bin/criu        the CRIU for the engine
+ * criu.conf       the configuration of that CRIU
+ * images/, work/  CRIU's images, and its logs
+ * log             the engine's messages
+ * archive         the output of service_checkpoint_container()
  */
 struct workspace {
 	char dir[PATH_MAX];
@@ -63,7 +62,7 @@ static void workspace_fini(struct workspace *w)
 }
 DEFINE_AUTO_FINI(struct workspace, workspace_fini)
 
-/* Owned; NULL without memory. */
+/* Owned; NULL if out of memory. */
 static char *place(const struct workspace *w, const char *name)
 {
 	return path_format("%s/%s", w->dir, name);
@@ -82,7 +81,7 @@ static int make_dirs(const struct workspace *w)
 	return 0;
 }
 
-/* Both are as a node that was set up has them. */
+/* Both are the same as on a node that was set up. */
 static int give_criu(const struct workspace *w, struct brumate_error *err)
 {
 	struct criu_program criu;
@@ -134,7 +133,7 @@ static void add_word(struct words *w, const char *word)
 		w->list[w->n++] = word;
 }
 
-/* Our environment, with the engine's CRIU in the PATH. Owned; its last two entries, too. */
+/* Our environment, with the engine's CRIU in the PATH. Owned, as are its last two entries. */
 static char **make_environment(const struct workspace *w)
 {
 	const char *path = getenv("PATH");
@@ -166,7 +165,7 @@ static void free_environment(char **env)
 	free(env);
 }
 
-/* What a restored container has of its own it has from its image: descriptors of ours would stay with it. */
+/* A restored container gets all its descriptors from its image: those that it inherits from us would stay open. */
 static int spawn(pid_t *ret, const struct words *words, char **env, const char *out,
 		 const char *log)
 {
@@ -193,7 +192,8 @@ static int spawn(pid_t *ret, const struct words *words, char **env, const char *
 	return -r;
 }
 
-/* Runs it to its end: its exit status, or -errno. What it prints goes to @out, if that is not NULL, what it says to @log. */
+/* Runs the engine until it ends. Returns its exit status, or -errno. Its stdout goes to @out, if that is not NULL,
+ * its messages to @log. */
 static int run_engine(const struct workspace *w, const struct words *words, const char *out,
 		      const char *log)
 {
@@ -211,7 +211,7 @@ static int run_engine(const struct workspace *w, const struct words *words, cons
 
 /* ---- why it failed ---- */
 
-/* The last line of @text that has @what, from there on. */
+/* The end of the last line of @text that contains @what, from @what on. */
 static const char *last_with(const char *text, const char *what)
 {
 	const char *found = NULL;
@@ -232,7 +232,7 @@ static bool take_line(char ret[static REASON_BYTES], const char *line)
 	return true;
 }
 
-/* Our plugin's own word comes before CRIU's last error, and that before the engine's. */
+/* Prefers the error of our plugin to CRIU's last error, and that to the engine's. */
 static void find_reason(char ret[static REASON_BYTES], const char *criu_log, const char *engine_log)
 {
 	auto_free char *criu = NULL, *engine = NULL;
@@ -265,7 +265,7 @@ static int fail_engine(const char *engine, int r, const char *what, const char *
 
 /* ---- checkpoint ---- */
 
-/* @words ends with what is asked for; what CRIU logs is in @criu_log. */
+/* @words ends with the request; @criu_log: CRIU's log. */
 static int run_checkpoint(const struct workspace *w, const struct words *words,
 			  const char *criu_log, struct brumate_error *err)
 {
@@ -290,7 +290,7 @@ static int pack_about(char **ret, const struct service_container *c)
 	return *ret ? 0 : -ENOMEM;
 }
 
-/* As podman and CRI-O have it, for checkpointctl. */
+/* In the format of podman and CRI-O, for checkpointctl. */
 static int pack_config(char **ret, const struct service_container *c)
 {
 	char stamp[CLOCK_STAMP_BYTES];
@@ -330,7 +330,7 @@ static int pack_archive(const struct workspace *w, const struct service_containe
 	return archive_write(path, texts, stats ? 4 : 3, images, err);
 }
 
-/* runc and crun have the same words for it. */
+/* runc and crun have the same arguments for it. */
 static int checkpoint_by_runtime(const struct workspace *w, const struct service_container *c,
 				 bool leave_running, struct brumate_error *err)
 {
@@ -374,15 +374,15 @@ static int checkpoint_by_podman(const struct workspace *w, const struct service_
 		add_word(&words, "--leave-running");
 	add_word(&words, c->id);
 	int r = run_checkpoint(w, &words, criu_log, err);
-	/* It takes the umask's mode, and all memory of the container is in it. */
+	/* It was created with the umask's mode, and contains all memory of the container. */
 	if (r == 0 && chmod(archive, 0600) < 0)
 		r = brumate_fail(err, errno, "%s: %m", archive);
 	return r;
 }
 
-/* What podman calls the runtime of a container, which may be a path, and its image: what restores an image wants both. */
+/* podman's name of a container's runtime, which may be a path, and its image: restoring an image needs both. */
 struct podman_words {
-	char text[PATH_MAX + 512]; /* what follows points into it */
+	char text[PATH_MAX + 512]; /* the pointers below point into it */
 	const char *runtime, *image;
 };
 
@@ -457,8 +457,8 @@ static int check_output(const struct service_container_checkpoint *how, struct b
 	return errno == ENOENT ? 0 : brumate_fail(err, errno, "%s: %m", how->output);
 }
 
-/* Puts the archive where it is to be. It may be all that is left of the container: where it cannot be made an image, it
- * stays an archive. */
+/* Moves the archive to its destination. It may be all that is left of the container: if it cannot be turned into an
+ * image, it stays an archive. */
 static int hand_out(const struct workspace *w, const struct service_container *c,
 		    const struct service_container_checkpoint *how, struct brumate_error *err)
 {
@@ -484,7 +484,7 @@ static int hand_out(const struct workspace *w, const struct service_container *c
 	return r;
 }
 
-/* They may be all that is left of the container: where they cannot be packed, they stay. */
+/* Keeps CRIU's images if they cannot be packed, as they may be all that is left of the container. */
 static void keep_images(const struct workspace *w, const struct service_container_checkpoint *how,
 			struct brumate_error *err)
 {
@@ -519,7 +519,7 @@ int service_checkpoint_container(const struct service_container *c,
 
 /* ---- restore ---- */
 
-/* A word of brumate.json, which may be anybody's: it is to be no option. */
+/* Gets a word of brumate.json, which is untrusted: it must not be an option. */
 static int get_word(const char **ret, json_t *about, const char *key, const char *path,
 		    struct brumate_error *err)
 {
@@ -579,7 +579,7 @@ static int restore_by_runtime(json_t *about, const char *path, const char *name,
 	return r ? fail_engine(*ret_engine, r, "restore it", reason, err) : 0;
 }
 
-/* The log of a container that was not restored goes with it. */
+/* The log of a container that could not be restored is removed with it. */
 static int restore_by_podman(const char *path, const char *name, struct brumate_error *err)
 {
 	auto_(workspace_fini) struct workspace w = { .dir = "" };

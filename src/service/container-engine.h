@@ -11,8 +11,8 @@
 #include "service/container.h"
 
 struct service_container_checkpoint {
-	const char *output; /* a file that is not there yet: the archive; or NULL */
-	const char *oci;    /* a directory that is not there yet: the OCI image; or NULL */
+	const char *output; /* the archive, a file that does not exist yet; or NULL */
+	const char *oci;    /* the OCI image, a directory that does not exist yet; or NULL */
 	bool leave_running;
 };
 
@@ -33,5 +33,5 @@ int service_checkpoint_container(const struct service_container *c,
 int service_restore_container(const char *path, const char *name, const char *bundle,
 			      const char **ret_engine, struct brumate_error *err);
 
-/** "runc", "podman", …: what people call the engine of a container. */
+/** "runc", "podman", …: the usual name of a container's engine. */
 const char *service_engine_name(const struct service_container *c);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Memory that is ready for containers. See container-prepare.h. */
+/* Keeps memory ready for containers. See container-prepare.h. */
 #include "service/container-prepare.h"
 
 #include <dirent.h>
@@ -28,8 +28,9 @@
 #include "process/scan.h"
 
 /*
- * A container that lives for a minute is to find its memory ready. The broker has room for few who want some, most of it for jobs;
- * it keeps none for a container that has little, which is asked about ever more seldom.
+ * Intervals for finding containers: one that lives for a minute should have its memory ready. The broker has room for
+ * few clients, mostly jobs; it keeps nothing for a container with little device memory, which is asked about less and
+ * less often.
  */
 enum {
 	LOOK_MS = 10000,
@@ -45,12 +46,12 @@ struct pids {
 	size_t n;
 };
 
-/* A container, known by the tmpfs in which its agents listen: it has one of its own. */
+/* A container, identified by the tmpfs in which its agents listen: each has its own. */
 struct watched {
 	dev_t place;
 	struct pids now, asked;
-	int kept_fd;	  /* -1: nothing is wanted for it */
-	struct room room; /* for its agents, there */
+	int kept_fd;	  /* -1: no memory is wanted for it */
+	struct room room; /* for its agents, in its tmpfs */
 	uint64_t due_ns;
 	unsigned pause_ms;
 };
@@ -82,7 +83,7 @@ static struct watched *find(struct watch *w, dev_t place)
 	return &items[w->n++];
 }
 
-/* Whether its agent listens in a container, and where. */
+/* Whether an agent of the process listens in a container, and where. */
 static bool has_agent(pid_t pid, dev_t *ret_place)
 {
 	auto_free char *dir = path_format("/proc/%d/root" AGENT_CONTAINER_DIR, pid);
@@ -111,7 +112,7 @@ static void look_at(struct watch *w, pid_t pid)
 		c->now.items[c->now.n++] = pid;
 }
 
-/* Returns false where they cannot be looked at. */
+/* Returns false if they cannot be examined. */
 static bool look_at_all(struct watch *w)
 {
 	auto_closedir DIR *proc = opendir("/proc");
@@ -136,7 +137,7 @@ static void let_go(struct watch *w, struct watched *c)
 	cleanup_free(&c->room.dir);
 }
 
-/* Its shim does it then. */
+/* Then the job's shim takes care of it. */
 static bool is_of_job(const struct watched *c)
 {
 	auto_(job_fini) struct job job = { 0 };
@@ -144,7 +145,7 @@ static bool is_of_job(const struct watched *c)
 	return job_find_by_pid(&job, c->now.items[0], NULL) == 0;
 }
 
-/* Whether all of them ask for what is held of their GPU's memory, when they miss it. */
+/* Whether all agents ask for memory that is held of their GPU when they run short of it. */
 static bool all_ask_for_room(const struct watched *c)
 {
 	auto_close int dir_fd = c->room.dir ? agent_dir_open(c->room.dir) : -1;
@@ -157,7 +158,7 @@ static bool all_ask_for_room(const struct watched *c)
 	return true;
 }
 
-/* Listens before the broker opens a GPU: somebody may miss the memory at once. */
+/* Listens before the broker opens a GPU: a program may run short of memory at once. */
 static bool make_room(struct watched *c)
 {
 	c->room.dir = path_format("/proc/%d/root" AGENT_CONTAINER_DIR, c->now.items[0]);
@@ -185,7 +186,9 @@ static int ask_broker(struct watched *c, const struct brumate_conf *conf, int *r
 static void want(struct watch *w, struct watched *c, const struct brumate_conf *conf)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	int before_fd = fcntl(c->kept_fd, F_DUPFD_CLOEXEC, 0); /* so that what is ready stays so */
+	int before_fd = fcntl(
+		c->kept_fd, F_DUPFD_CLOEXEC,
+		0); /* keep the old connection until there is a new one, so that memory stays ready */
 	int fd = -1;
 
 	let_go(w, c);
@@ -216,7 +219,7 @@ static void consider(struct watch *w, struct watched *c, const struct brumate_co
 	c->due_ns = deadline_in_ms(c->pause_ms);
 }
 
-/* Those who have no such process any more are forgotten. */
+/* Forgets containers that have no such process any more. */
 static void look(struct watch *w)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
@@ -246,7 +249,7 @@ static void give_back(const struct watch *w, struct watched *c)
 	room_answer(&c->room);
 }
 
-/* Until the next look: gives GPUs back to whoever asks, and where the broker is about to close them. */
+/* Until the next look: frees GPUs on request of an agent, and when the broker is about to close them. */
 static void listen_until(struct watch *w, uint64_t deadline_ns)
 {
 	struct pollfd fds[2 * WANTED_MAX];
@@ -264,7 +267,7 @@ static void listen_until(struct watch *w, uint64_t deadline_ns)
 			fds[n++] = (struct pollfd){ .fd = c->room.listen_fd, .events = POLLIN };
 			fds[n++] = (struct pollfd){ .fd = c->room.held_fd < 0
 								  ? -1
-								  : c->kept_fd }; /* hung up */
+								  : c->kept_fd }; /* closed */
 		}
 		if (poll(fds, n, left_ms) <= 0)
 			continue;

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * Host memory for the first copy of a container's device memory, ready before its engine wants one. Of a job its shim knows. A
- * container with brumate's library is looked for by what is there: processes that use a GPU and have an agent. Nothing is asked of
- * them, and nothing that they say counts but where their agents are: how much they have the broker learns from the driver,
- * and it decides how much of that is made ready.
+ * Host memory for the first copy of a container's device memory, made ready before its engine checkpoints it. For a
+ * job its shim does that. Containers with brumate's library are found by their processes that use a GPU and have an
+ * agent. These are not asked anything, and only the place of their agents' sockets is used: the broker learns from
+ * the driver how much memory they have, and decides how much of that is made ready.
  */
 #pragma once
 
-/** Does it from now on, in a thread of its own, as far as the configuration wants it. Where that cannot be, there is a line
- * in the log. */
+/** Starts doing it in a thread of its own, if the configuration says so. A failure is logged. */
 void container_prepare_start(void);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * The state of OCI runtimes. runc has a state.json for each container, crun a status, in a directory that is named by its id;
- * containerd and docker have a directory of runc's for each of their namespaces. Names are the engines': podman and CRI-O keep
- * them beside the bundles, docker in its own directory, containerd in annotations. Those say, too, which pod a container is of:
- * runc has them in its state, crun in the config.json beside it.
+ * The state of OCI runtimes. runc has a state.json for each container, crun a status file, in a directory named by
+ * its id; containerd and docker have a directory of runc's for each of their namespaces. Names come from the engines:
+ * podman and CRI-O store them next to the bundles, docker in its own directory, containerd in annotations.
+ * Annotations also name a container's pod: runc has them in its state, crun in the config.json in the same directory.
  */
 #include "service/container.h"
 
@@ -28,14 +28,14 @@
 
 enum { STATE_BYTES_MAX = 16 << 20, LEVELS = 2, SHORT_ID = 12 };
 
-/* Which annotations hold names. */
+/* Annotations that contain names. */
 static const char *const name_labels[] = {
 	"io.kubernetes.cri.container-name",
 	"io.kubernetes.container.name",
 	"nerdctl/name",
 };
 
-/* And which say what it is of a pod: containerd's, and CRI-O's. */
+/* Annotations about a container's pod: containerd's, and CRI-O's. */
 static const struct pod_labels {
 	const char *namespace, *pod, *container, *kind;
 } pod_labels[] = {
@@ -53,11 +53,11 @@ struct state {
 	json_t *object;
 };
 
-/* A way through the states of all containers. */
+/* A walk over the states of all containers. */
 struct walk {
 	void (*visit)(void *arg, const struct state *state);
 	void *arg;
-	int failed; /* -errno: a place could not be looked into, as @why says */
+	int failed; /* -errno: a place could not be read, see @why */
 	char why[256];
 };
 
@@ -75,7 +75,7 @@ static json_t *load(const char *path, int *ret_error)
 
 /* ---- names ---- */
 
-/* Names that containers/storage keeps for all containers of a directory: [{"id": …, "names": […]}]. */
+/* Names in the file of containers/storage for all containers of a directory: [{"id": …, "names": […]}]. */
 static void name_of_storage(char name[static NAME_MAX + 1], const char *bundle, const char *id)
 {
 	auto_free char *path = path_format("%s/../../containers.json", bundle);
@@ -102,7 +102,7 @@ static void name_of_docker(char name[static NAME_MAX + 1], const char *id)
 		snprintf(name, NAME_MAX + 1, "%s", text + (*text == '/'));
 }
 
-/* The annotation @key: of runc, which has a list of "KEY=VALUE", or of crun; NULL if there is none. */
+/* The annotation @key: of runc, as a list of "KEY=VALUE", or of crun; NULL if there is none. */
 static const char *label(json_t *state, const char *key)
 {
 	json_t *labels = json_object_get(json_object_get(state, "config"), "labels");
@@ -148,7 +148,7 @@ static void note_failure(struct walk *w, const char *path, int r)
 	snprintf(w->why, sizeof(w->why), "%.200s: %s", path, strerror(-r));
 }
 
-/* crun's status says nothing of annotations: they are in the configuration that it keeps beside it. */
+/* crun's status has no annotations: they are in the configuration in the same directory. */
 static void add_annotations(struct walk *w, json_t *state, const char *config)
 {
 	int r = 0;
@@ -161,7 +161,7 @@ static void add_annotations(struct walk *w, json_t *state, const char *config)
 		note_failure(w, config, -ENOMEM);
 }
 
-/* @config: of crun's; NULL: runc has all in its state. */
+/* @config: crun's; NULL for runc, whose state has everything. */
 static void visit_state(struct walk *w, const char *path, const char *id, const char *config)
 {
 	int r = 0;
@@ -170,7 +170,7 @@ static void visit_state(struct walk *w, const char *path, const char *id, const 
 		.id = id, .path = path, .is_crun = config != NULL, .object = object
 	};
 
-	/* One that has just been removed is none. */
+	/* A container that was just removed is skipped. */
 	if (!object && r != -ENOENT)
 		note_failure(w, path, r);
 	if (!object)
@@ -205,7 +205,7 @@ static void walk_dir(struct walk *w, const char *dir, int level)
 	}
 }
 
-/* @dirs: NULL for where runtimes keep them by default. */
+/* @dirs: NULL for the runtimes' default directories. */
 static int walk_states(struct walk *w, const char *dirs, struct brumate_error *err)
 {
 	auto_free char *list = strdup(dirs ? dirs : DEFAULT_DIRS);
@@ -219,7 +219,7 @@ static int walk_states(struct walk *w, const char *dirs, struct brumate_error *e
 	return 0;
 }
 
-/* The first process of a container. -ESRCH: it does not run. */
+/* The first process of a container. -ESRCH: the container does not run. */
 static int get_init(struct proc_id *ret, const struct state *state, struct brumate_error *err)
 {
 	json_t *pid = json_object_get(state->object, "init_process_pid"),
@@ -242,11 +242,11 @@ static int get_init(struct proc_id *ret, const struct state *state, struct bruma
 
 struct search {
 	const char *word;
-	size_t n_begin;			/* containers whose ids begin with it */
-	bool is_exact;			/* found by its id or name */
+	size_t n_begin;			/* containers whose ids begin with the word */
+	bool is_exact;			/* found by its full id or name */
 	struct service_container found; /* without its name */
 	char name[NAME_MAX + 1];
-	int r; /* why it has no first process */
+	int r; /* the result of getting its first process */
 	struct brumate_error why;
 };
 
@@ -285,7 +285,7 @@ static void describe(struct service_container *ret, const struct state *state)
 	snprintf(ret->namespace, sizeof(ret->namespace), "%s", last ? last + 1 : "");
 }
 
-/* Takes a container into account. */
+/* Considers one container. */
 static void consider(void *arg, const struct state *state)
 {
 	struct search *s = arg;
@@ -362,7 +362,7 @@ int service_find_container(struct service_container *ret, const char *word, cons
 
 enum { LABEL_BYTES_MAX = 63, SUBDOMAIN_BYTES_MAX = 253 };
 
-/* Letters and digits in lower case, and within them '-': RFC 1123. With dots, labels of that kind. */
+/* Lower-case letters and digits, with '-' inside: RFC 1123. With @dots, several such labels. */
 static bool is_dns_name(const char *name, size_t bytes_max, bool dots)
 {
 	static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
@@ -411,11 +411,11 @@ void service_pod_fini(struct service_pod *p)
 struct pod_search {
 	const struct service_pod_name *name;
 	struct service_pod found;
-	int r; /* the first failure, or that one does not run */
+	int r; /* the first failure, or that a container does not run */
 	struct brumate_error why;
 };
 
-/* The name of the container if it is one that is looked for, else NULL. */
+/* The name of the container if it is one of those wanted, else NULL. */
 static const char *name_in_pod(const struct service_pod_name *name, json_t *state)
 {
 	for (size_t i = 0; i < sizeof(pod_labels) / sizeof(*pod_labels); i++) {
@@ -456,7 +456,7 @@ static void consider_for_pod(void *arg, const struct state *state)
 	int r = get_init(&c.init, state, &why);
 	if (r == 0 && (r = add_container(&s->found, &c)) < 0)
 		brumate_fail(&why, -r, "%m");
-	/* One of the pod that has ended is told of only where there is nothing else to tell. */
+	/* An ended container of the pod is only reported if there is nothing else to report. */
 	if (r < 0 && (s->r == 0 || s->r == -ESRCH)) {
 		s->r = r;
 		s->why = why;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Containers and pods of the engines of this node, as the state says that their OCI runtimes keep. Nothing is asked of an
- * engine. */
+/* Containers and pods of the engines of this node, from the state files of their OCI runtimes. The engines themselves
+ * are not asked. */
 #pragma once
 
 #include <limits.h>
@@ -9,31 +9,31 @@
 #include "base/error.h"
 #include "process/process.h"
 
-/** Who made a container, and checkpoints it. */
+/** The engine of a container, which checkpoints it. */
 enum service_engine {
-	ENGINE_RUNTIME, /* nobody but its OCI runtime */
+	ENGINE_RUNTIME, /* no engine, only its OCI runtime */
 	ENGINE_PODMAN,
 	ENGINE_CONTAINERD,
 	ENGINE_DOCKER,
-	ENGINE_KUBELET, /* by containerd or CRI-O */
+	ENGINE_KUBELET, /* the kubelet's, by containerd or CRI-O */
 };
 
 struct service_container {
 	char id[NAME_MAX + 1];
 	enum service_engine engine;
 	const char *runtime;	      /* "runc" or "crun" */
-	char state[PATH_MAX];	      /* where the runtime keeps its containers */
-	char bundle[PATH_MAX];	      /* "": not known */
+	char state[PATH_MAX];	      /* directory of the runtime's containers */
+	char bundle[PATH_MAX];	      /* "": unknown */
 	char namespace[NAME_MAX + 1]; /* of containerd */
-	struct proc_id init;	      /* its first process, which lives */
+	struct proc_id init;	      /* its first process, which is running */
 	char name
-		[64]; /* by which people know it, else its id, cut; "": neither suits as the name of a job */
+		[64]; /* its usual name, else its truncated id; "": neither is valid as the name of a job */
 };
 
 /**
- * Finds a running container by its id, its name, or what its id alone begins with. @dirs: where runtimes keep their
- * state, parted by colons; NULL: where they do by default. Errors to act on: -ENOENT, -EINVAL (several), -ESRCH (it does not
- * run), -EACCES, -EBADMSG.
+ * Finds a running container by its id, its name, or a unique prefix of its id. @dirs: directories with the state of
+ * runtimes, separated by colons; NULL: the default ones. Errors to act on: -ENOENT, -EINVAL (several), -ESRCH (it
+ * does not run), -EACCES, -EBADMSG.
  */
 int service_find_container(struct service_container *ret, const char *word, const char *dirs,
 			   struct brumate_error *err);
@@ -45,7 +45,7 @@ struct service_pod_name {
 	const char *container; /* NULL: all of them */
 };
 
-/** Whether the names can be those of Kubernetes' objects, so that nothing else goes into a URL by them. 0; -EINVAL. Pure. */
+/** Whether the names are valid for Kubernetes objects, so that they are safe in a URL. 0; -EINVAL. Pure. */
 int service_check_pod_name(const struct service_pod_name *name, struct brumate_error *err);
 
 enum { POD_CONTAINER_NAME_BYTES = 64 };
@@ -56,7 +56,7 @@ struct service_pod_container {
 	struct proc_id init;
 };
 
-/** The containers of a pod that run. Owns them. */
+/** The running containers of a pod. Owns them. */
 struct service_pod {
 	struct service_pod_container *items;
 	size_t n;
@@ -66,10 +66,9 @@ void service_pod_fini(struct service_pod *p);
 DEFINE_AUTO_FINI(struct service_pod, service_pod_fini)
 
 /**
- * Finds the running containers of a pod by the annotations of containerd and CRI-O, in the order of their names; the
- * sandbox is none. @dirs: as above. Errors to act on: -ENOENT (there is none), -ESRCH (none runs), -EBUSY (one is there
- * twice), -EACCES, -EBADMSG; where not every state on the node could be read, that is one too, unless @name has a
- * container.
+ * Finds the running containers of a pod by the annotations of containerd and CRI-O, sorted by name, without the
+ * sandbox. @dirs: as above. Errors to act on: -ENOENT (no such pod), -ESRCH (none runs), -EBUSY (one exists twice),
+ * -EACCES, -EBADMSG. An unreadable state on the node is an error, too, unless @name has a container.
  */
 int service_find_pod(struct service_pod *ret, const struct service_pod_name *name, const char *dirs,
 		     struct brumate_error *err);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumated: the methods of io.brumate on a socket, for programs of those who may be root: whoever may connect
- * may do what root may. The socket's mode and group say who that is, and it is not served where they say
- * everybody. What a caller starts runs as the user that the kernel tells. Owns the socket and nothing else: jobs
- * belong to their shims, and go on when this program ends. Beside that it has memory made ready for containers, which have none.
+ * brumated: the methods of io.brumate on a socket, for clients that are allowed to act as root: every client may do
+ * what root may. The socket's mode and group decide which users can connect, and the program refuses a socket that is
+ * open to everybody. What a client starts runs as the user that the kernel reports. The program owns nothing but the
+ * socket: jobs belong to their shims, and continue when it ends. In addition it keeps memory ready for containers,
+ * which have no shim.
  */
 #include "service/access.h"
 #include "service/container-prepare.h"
@@ -36,14 +37,14 @@
 
 enum { LISTEN_FD = 3 };
 
-/* The listening socket we were started with (owned), or -1 if there was none. */
+/* The listening socket that we inherited (owned), or -1 if there is none. */
 static int notify_listen_fd(void)
 {
 	const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
 
 	if (!pid || !n || atol(pid) != getpid() || atoi(n) < 1)
 		return -1;
-	/* The shims that are started from here must not find them. */
+	/* Must not be inherited by shims that are started from here. */
 	unsetenv("LISTEN_PID");
 	unsetenv("LISTEN_FDS");
 	unsetenv("LISTEN_FDNAMES");
@@ -74,7 +75,7 @@ static void notify_manager(const char *state)
 
 /* ---- serving ---- */
 
-static int stop_fd = -1; /* readable once calls under way are to be given up */
+static int stop_fd = -1; /* readable when calls under way should be cancelled */
 
 static void pass_on(void *arg, json_t *parameters)
 {
@@ -97,7 +98,7 @@ static int serve_call(struct wire_call_context *context, service_method_fn run_d
 		call.fd = &fd;
 	wire_call_peer(context, &call.uid, &call.gid, &call.pid);
 	int r = run_daemon(&call, parameters, &reply, err);
-	if (r == -ECANCELED) /* a caller who hung up does not hear it: it is for the others */
+	if (r == -ECANCELED) /* a caller that closed its connection does not get it; others do */
 		r = brumate_fail(err, ESHUTDOWN, "brumated was stopped in the meantime");
 	return r < 0 ? r : wire_reply(context, reply);
 }
@@ -138,7 +139,7 @@ static int check_socket(int fd, struct brumate_error *err)
 	return access_check_socket(address.sun_path, err);
 }
 
-/* Takes the socket of the service manager, or makes one where it gave none. Returns the fd (owned) or <0. */
+/* Takes the socket of the service manager, or makes one if there is none. Returns the fd (owned) or <0. */
 static int open_socket(struct brumate_error *err)
 {
 	auto_close int given = notify_listen_fd();

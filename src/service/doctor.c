@@ -40,7 +40,7 @@ enum finding_level { FINDING_OK, FINDING_NOTE, FINDING_WARN, FINDING_FAIL };
 
 struct doctor {
 	const struct service_call *call;
-	bool simulated; /* the simulated driver is asked */
+	bool simulated; /* query the simulated driver */
 	json_t *findings;
 	json_t *facts;
 	uint64_t vram_bytes;	 /* of all GPUs; 0: unknown */
@@ -79,7 +79,7 @@ finding(struct doctor *d, enum finding_level level, const char *key, const char 
 	add_finding(d, level, key, text, hint);
 }
 
-/* Does as finding(), with text and hint of @err. */
+/* Like finding(), with text and hint of @err. */
 static void finding_error(struct doctor *d, enum finding_level level, const char *key,
 			  const struct brumate_error *err)
 {
@@ -104,7 +104,7 @@ static bool read_line(const char *path, char *ret, size_t room)
 	return true;
 }
 
-/* Whether @path (NULL: it was not found) can be run as @name. */
+/* Whether @path (NULL: not found) can be run as @name. */
 static int check_program(const char *path, const char *name, struct brumate_error *err)
 {
 	struct stat st;
@@ -160,8 +160,8 @@ static void check_calls(struct doctor *d)
 	cleanup_close(&fd);
 }
 
-/* Without those that are not needed, most jobs can be checkpointed: not ones with sockets (NET_ADMIN)
- * or of other users or with limits above ours (SYS_RESOURCE). */
+/* Without the optional ones, most jobs can be checkpointed, but not those with sockets (NET_ADMIN), of other users,
+ * or with limits above ours (SYS_RESOURCE). */
 static const struct {
 	int bit;
 	const char *name;
@@ -309,7 +309,7 @@ static void check_criu(struct doctor *d)
 		program.version / 100 % 100, program.version % 100, program.path, program.why);
 
 	int r = criu_check(&program, &err);
-	/* CRIU's own check asks for what only root may do, and says no for that, too. */
+	/* CRIU's own check also fails for lack of what only root may do. */
 	if (r == -EOPNOTSUPP && program.unprivileged)
 		finding(d, FINDING_NOTE, "criu-check", "run `brumate doctor` as root once",
 			"whether the kernel offers what CRIU needs: not checked (needs root)");
@@ -319,8 +319,8 @@ static void check_criu(struct doctor *d)
 		finding(d, FINDING_OK, "criu-check", "", "the kernel offers what CRIU needs");
 }
 
-/* The ladder of docs: what each driver adds, and what is lost without it. Jobs of the driver have a check of their
- * own. */
+/* The table of the documentation: what each driver version adds, and what is lost without it. Jobs of the driver have
+ * a separate check. */
 static const struct {
 	enum dev_feature bit;
 	const char *key, *name;
@@ -335,7 +335,7 @@ static const struct {
 	  "processes that share device memory need brumate's library, or --force" },
 };
 
-/* The vendor's tool makes the file of such a job; without it there is none, whatever the driver can. */
+/* The vendor's tool makes the file of such a job; without the tool there are none, even if the driver supports them. */
 static void check_driver_jobs(struct doctor *d, uint32_t features, json_t *names)
 {
 	static const char key[] = "driver-job-file";
@@ -413,7 +413,7 @@ static void check_gpu(struct doctor *d, size_t i, const struct dev_gpu *gpu, jso
 			(double)gpu->used_bytes / 0x1p30);
 }
 
-/* The daemon that keeps the driver loaded listens on a socket. Older ways cannot be seen without asking the
+/* The daemon that keeps the driver loaded listens on a socket. Older methods cannot be detected without asking the
  * driver. */
 static void check_persistence(struct doctor *d)
 {
@@ -510,7 +510,7 @@ static void check_pool(struct doctor *d)
 	const uint64_t usual = machine_pool_bytes();
 
 	if (conf_load(&conf, NULL) < 0 || !usual)
-		return; /* the check of the configuration says why */
+		return; /* the check of the configuration reports it */
 	const uint64_t pool = conf.pool_bytes ? conf.pool_bytes : usual;
 	fact(d, "pool_bytes", json_integer((json_int_t)pool));
 	if (pool > usual)
@@ -524,11 +524,11 @@ static void check_pool(struct doctor *d)
 			(double)pool / 0x1p30);
 }
 
-/* Tells where host copies are spilled to. */
+/* Reports the directory for spilled host copies. */
 static void check_spill(struct doctor *d)
 {
 	if (!d->room.disk[0])
-		return; /* the check of the driver says why */
+		return; /* the check of the driver reports it */
 	fact(d, "copies",
 	     json_pack("{s:I,s:I,s:s}", "memory_bytes", (json_int_t)d->room.memory_bytes,
 		       "disk_bytes", (json_int_t)d->room.disk_bytes, "disk", d->room.disk));
@@ -623,7 +623,7 @@ static void check_store(struct doctor *d)
 	uint64_t free_bytes;
 
 	if (access_store(&dir, NULL, &err) < 0) {
-		return; /* the check of the configuration says why */
+		return; /* the check of the configuration reports it */
 	}
 	fact(d, "store", json_string(dir));
 	if (store_free_bytes(dir, &free_bytes, &err) < 0)
@@ -655,7 +655,7 @@ static void check_room(struct doctor *d)
 
 /* ---- our own installation: directories, programs, brumated, and what was left behind ---- */
 
-/* A directory that is not there yet can be made if the nearest one above it may be written. */
+/* A missing directory can be created if its nearest existing ancestor is writable. */
 static bool is_writable(const char *path)
 {
 	auto_free char *copy = strdup(path);
@@ -754,7 +754,7 @@ static bool is_partial(const char *name)
 	return name[0] == '.' && len > suffix && !strcmp(name + len - suffix, ".partial");
 }
 
-/* A writer that lives holds a lock on its directory. */
+/* A living writer holds a lock on its directory. */
 static bool is_abandoned(int dir_fd, const char *name)
 {
 	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -768,7 +768,7 @@ static void check_partials(struct doctor *d)
 	unsigned n = 0;
 
 	if (access_store(&path, NULL, NULL) < 0)
-		return; /* said by the check of the store */
+		return; /* reported by the check of the store */
 	auto_closedir DIR *dir = opendir(path);
 	for (struct dirent *entry; dir && (entry = readdir(dir));)
 		n += is_partial(entry->d_name) && is_abandoned(dirfd(dir), entry->d_name);
@@ -816,7 +816,7 @@ static void add_scanned(struct doctor *d, const struct scan_report *report)
 	}
 }
 
-/* Scans with what the driver tells, or, where there is no driver, with what /proc tells. */
+/* Scans with the information of the driver or, if there is none, of /proc. */
 static int scan_process(struct doctor *d, struct proc_id root, struct brumate_error *err)
 {
 	struct job j = { .root = root, .simulated = d->simulated, .by_pid = true };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Methods about jobs that are no operations on their state: Run, List, Status, Manage, Release, Kill, Wait, Remove. A job's
- * shim does the work; what can be told from the record on disk is told without it.
+ * Methods about jobs that do not change their state: Run, List, Status, Manage, Release, Kill, Wait, Remove. A job's
+ * shim does the work; answers that the record on disk has are given without it.
  */
 #include "service/jobs.h"
 #include "service/access.h"
@@ -33,12 +33,12 @@ enum {
 	SHIM_PAUSE_MS = 200,
 	STILL_MS = 2000,
 	STILL_AT_WORK_MS = 10000,
-	RECOVER_TIMEOUT_MS = 180000, /* a CRIU of the dead shim may be waited for */
+	RECOVER_TIMEOUT_MS = 180000, /* may have to wait for a CRIU of the dead shim */
 };
 
-/* The shim died under the call. Another one takes the job over and puts it right, so that the caller
- * can be told what became of it. Its end is waited for: it may have closed this connection first, and
- * the lock and the socket, by which another one is found missing, have yet to go. */
+/* The shim died during the call. Another one takes the job over and repairs it, so that the caller gets the result.
+ * First waits for the end of the old shim: it may have closed this connection before it released the lock and the
+ * socket, by whose absence the new one is started. */
 static void after_shim_died(const struct job *j, struct proc_id shim, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
@@ -64,8 +64,8 @@ static void after_shim_died(const struct job *j, struct proc_id shim, struct bru
 		brumate_error_exit(err, EXIT_JOB_LOST);
 }
 
-/* How long the shim may stand still over a call. A wait is for the end of the job, whatever the shim does meanwhile; an
- * operation is taken back when the shim goes on. */
+/* How long the shim may be stopped during a call. Wait waits for the end of the job, even if the shim is stopped; an
+ * operation is undone when the shim continues. */
 static uint32_t still_ms_for(const struct service_call *call, const char *method)
 {
 	if (!strcmp(method, "Wait"))
@@ -73,8 +73,8 @@ static uint32_t still_ms_for(const struct service_call *call, const char *method
 	return call->on_reply ? STILL_AT_WORK_MS : STILL_MS;
 }
 
-/* One call of the shim that is there, or of another one. @ret_shim: who it was. Returns 1 where it has hung up and has
- * not begun what was asked. */
+/* Makes one call to the present shim, or to a new one. @ret_shim: which one it was. Returns 1 if it closed the
+ * connection without having begun the request. */
 static int ask_shim(const struct service_call *call, const struct job *j, const char *method,
 		    json_t *parameters, json_t **ret, struct proc_id *ret_shim,
 		    struct brumate_error *err)
@@ -109,8 +109,8 @@ int shim_relay(const struct service_call *call, const struct job *j, const char 
 	struct proc_id shim = PROC_ID_NONE;
 	int r = ask_shim(call, j, method, parameters, ret, &shim, err);
 
-	/* One that leaves takes nobody in any more, and one that has no thread left hangs up; this call may have been in
-	 * its queue. */
+	/* A shim that is ending does not accept clients, and one without free threads closes connections; this call
+	 * may have been in its queue. */
 	for (int tries = 1; r == 1 && tries < SHIM_TRIES; tries++) {
 		proc_wait_gone(shim, deadline_in_ms(SHIM_PAUSE_MS));
 		r = ask_shim(call, j, method, parameters, ret, &shim, err);
@@ -122,7 +122,7 @@ int shim_relay(const struct service_call *call, const struct job *j, const char 
 	return r;
 }
 
-/* What the record on disk says cannot be so for long: its shim may be unable to write another. */
+/* Whether the record on disk describes a short-lived state: its shim may be unable to write a new record. */
 static bool is_doubtful(const struct job *j)
 {
 	bool lives = j->state == JOB_RUNNING || j->state == JOB_SUSPENDED;
@@ -131,7 +131,7 @@ static bool is_doubtful(const struct job *j)
 	       !shim_has_ended(j);
 }
 
-/* The job as its shim knows it (owned); NULL where that does not say at once. */
+/* The job as known to its shim (owned); NULL if that does not answer at once. */
 static json_t *ask_who_knows(const struct job *j)
 {
 	auto_free char *path = path_format("%s/shim.sock", j->dir);
@@ -146,7 +146,7 @@ static json_t *ask_who_knows(const struct job *j)
 	return r < 0 ? NULL : json_incref(json_object_get(reply, "job"));
 }
 
-/* The Job of @j, with what @l sees of it; the brokers are yet to be asked. */
+/* The Job of @j, with what @l observes of it; the brokers have not been asked yet. */
 static json_t *describe_at_sight(struct observation *l, const struct job *j)
 {
 	auto_json json_t *o = is_doubtful(j) ? ask_who_knows(j) : NULL;
@@ -188,7 +188,7 @@ int get_simulated(json_t *parameters, bool *ret, struct brumate_error *err)
 	return r;
 }
 
-/* Reads who is to move the job's device memory, as the caller or else the configuration says. */
+/* Reads what moves the job's device memory, from the parameters or else the configuration. */
 static int get_data_path(json_t *parameters, enum job_data_path *ret, struct brumate_error *err)
 {
 	static const char *const words[] = { "auto", "broker", "driver", NULL };
@@ -245,7 +245,7 @@ static int check_path(const char *key, const char *path, struct brumate_error *e
 				      : 0;
 }
 
-/* Removes the record of a job that never came to life. @with_log: its log, too. */
+/* Removes the record of a job that never started. @with_log: its log, too. */
 static void forget_job(const struct job *j, bool with_log)
 {
 	struct job again;
@@ -273,7 +273,7 @@ static int start_job(const struct service_call *call, const struct job_spec *spe
 	return r;
 }
 
-/* Directory of the simulated driver, where a job finds it before any other. Owned. */
+/* Directory of the simulated driver, in which a job finds it first. Owned. */
 static char *find_simulator(void)
 {
 	char *path = path_find_helper(gpu_vendor()->simulated_driver);
@@ -284,7 +284,7 @@ static char *find_simulator(void)
 	return path;
 }
 
-/* A copy of @env with @dir first in LD_LIBRARY_PATH. Owned, NULL without memory. */
+/* A copy of @env with @dir first in LD_LIBRARY_PATH. Owned, NULL if out of memory. */
 static json_t *env_with_libraries(json_t *env, const char *dir)
 {
 	static const char variable[] = "LD_LIBRARY_PATH=";
@@ -308,7 +308,7 @@ static json_t *env_with_libraries(json_t *env, const char *dir)
 	return copy;
 }
 
-/* The environment of the job: the caller's, and for the simulated GPU the way to its driver. */
+/* The environment of the job: the caller's, with the path of the simulated driver if it is used. */
 static int make_env(json_t **ret, json_t *parameters, bool simulated, struct brumate_error *err)
 {
 	json_t *given = json_object_get(parameters, "env");
@@ -331,7 +331,7 @@ static int make_env(json_t **ret, json_t *parameters, bool simulated, struct bru
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
-/* The process that calls, with which the job is to end. */
+/* The calling process, with which the job ends. */
 static int get_owner(struct proc_id *ret, const struct service_call *call, json_t *parameters,
 		     struct brumate_error *err)
 {
@@ -424,8 +424,8 @@ int service_list(const struct service_call *call, json_t *parameters, json_t **r
 	return service_answer(ret, err, "{s:O}", "jobs", l.failed ? NULL : jobs);
 }
 
-/* Waits until no operation on @j is under way: every change of the record is a rename in its
- * directory. A dead shim's half-done operation is put right by starting another. */
+/* Waits until no operation on @j is under way: every change of the record is a rename in its directory. Starts
+ * another shim if a dead one left an incomplete operation. */
 static int settle(const struct service_call *call, struct job *j, struct brumate_error *err)
 {
 	auto_close int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
@@ -458,11 +458,11 @@ static int settle(const struct service_call *call, struct job *j, struct brumate
 		if (fds[1].revents || fds[2].revents)
 			return brumate_fail(err, ECANCELED, "cancelled");
 		while (read(fd, events, sizeof(events)) > 0)
-			; /* any event says the same: look again */
+			; /* any event means the same: check again */
 	}
 }
 
-/* The same call, to tidy up after it: it tells nothing, and does not end where the call has been cancelled. */
+/* The same call for cleaning up after it: sends nothing, and is not cancelled. */
 static struct service_call patient_call(const struct service_call *call)
 {
 	struct service_call patient = *call;
@@ -509,7 +509,7 @@ enum {
 
 /* Command and directory of a running process, for its record. Owns what it points to. */
 struct command_line {
-	char *text; /* arguments, each ended by a NUL */
+	char *text; /* arguments, each terminated by a NUL */
 	char **argv;
 	char cwd[PATH_MAX];
 };
@@ -545,7 +545,7 @@ static int read_command_line(struct command_line *ret, const struct proc_info *r
 	n = 0;
 	for (size_t i = 0; i < len; i += strlen(ret->text + i) + 1)
 		ret->argv[n++] = ret->text + i;
-	if (n == 0) /* a program may wipe its arguments: its name is left */
+	if (n == 0) /* a program may overwrite its arguments: its name is left */
 		ret->argv[0] = (char *)root->comm;
 	return 0;
 }
@@ -559,8 +559,9 @@ void give_back(const struct service_call *call, struct job *j)
 		forget_job(j, true);
 }
 
-/* Whether the first process of a container was given a place for agents, as `brumate cdi` has it. What there is will show.
- * Who was not named as a container is one if it has a pid namespace of its own. */
+/* Whether the first process of a container has a directory for agents, as set up by `brumate cdi`. Whether there are
+ * agents in it is found out later. A process that was not named as a container counts as one if it has a pid
+ * namespace of its own. */
 static bool has_agents_inside(const struct newcomer *newcomer, const struct proc_info *root)
 {
 	static const char entry[] = AGENT_DIR_VARIABLE "=" AGENT_CONTAINER_DIR;
@@ -616,7 +617,7 @@ static int adopt(struct job *ret, const struct service_call *call, const struct 
 	return 0;
 }
 
-/* Whether a process is one of those that would have to take the job in, and so cannot be in it. */
+/* Whether a process is one of those that would handle the job, and so cannot be in it. */
 static bool is_of_brumate(const struct proc_info *p)
 {
 	static const char *const programs[] = { "brumate-shim", "brumate-broker", "brumate-init",
@@ -628,8 +629,8 @@ static bool is_of_brumate(const struct proc_info *p)
 	return false;
 }
 
-/* Refuses a tree that holds who asks for it, such as the shell that the command was typed into: to stop it would be
- * to stop the command, which then could not let it go on. */
+/* Refuses a tree that contains the caller, such as the shell of the command: stopping it would stop the command,
+ * which could then not let it continue. */
 static int refuse_own_tree(const struct service_call *call, const struct proc_tree *tree,
 			   struct brumate_error *err)
 {
@@ -680,7 +681,7 @@ int take_in(struct job *ret, bool *ret_new, const struct service_call *call,
 	return r;
 }
 
-/* Replies with the record as it is now: the shim may have changed it since @j was read. */
+/* Replies with the present record: the shim may have changed it since @j was read. */
 static int reply_fresh(const struct job *j, json_t **ret, struct brumate_error *err)
 {
 	auto_(job_fini) struct job now = JOB_EMPTY;
@@ -742,7 +743,7 @@ int service_release(const struct service_call *call, json_t *parameters, json_t 
 	return shim_relay(call, &j, "Release", NULL, ret, err);
 }
 
-/* Ends the job without its shim, which stands still, and finds out when it goes on. Returns 0 or -errno. */
+/* Ends the job without its shim, which is stopped and finds out when it continues. Returns 0 or -errno. */
 static int kill_by_record(const struct job *j, int number, uint64_t grace_ms,
 			  struct brumate_error *err)
 {
@@ -810,7 +811,7 @@ struct abandoned {
 	int ended;
 };
 
-/* Its shim ends the job as soon as it runs, and removes the directory at the end. */
+/* Its shim ends the job as soon as it runs, and then removes the directory. */
 static void end_abandoned(void *arg, const struct job *j, const char *id,
 			  const struct brumate_error *why)
 {
@@ -841,7 +842,7 @@ struct removal {
 	bool dry_run;
 	bool checkpoint; /* else a job */
 	char id[MANIFEST_ID_BYTES];
-	char job[MANIFEST_ID_BYTES], job_name[MANIFEST_NAME_BYTES]; /* empty: not known */
+	char job[MANIFEST_ID_BYTES], job_name[MANIFEST_NAME_BYTES]; /* empty: unknown */
 };
 
 /* The search for a job whose record names a checkpoint. */
@@ -861,8 +862,8 @@ static void find_namer(void *arg, const struct job *j, const char *id,
 		n->job = JOB_EMPTY;
 }
 
-/* What the record of a job names stays for as long as the job may need it: it may be all there is of it. A job that
- * lives goes without. */
+/* The checkpoint that the record of a job names stays as long as the job may need it: it may be all that is left of
+ * the job. A living job does not need it. */
 static int release_checkpoint(const struct removal *what, const char *path,
 			      struct brumate_error *err)
 {
@@ -906,7 +907,7 @@ static int remove_checkpoint(struct removal *what, const char *dir, const char *
 	return r < 0 || what->dry_run ? r : store_remove(dir, word, err);
 }
 
-/* Its processes are not there yet, or not all. One of which the shim has died is put right first. */
+/* Its processes do not all exist yet. A restore whose shim has died is repaired first. */
 static int refuse_restoring(const struct service_call *call, struct job *j,
 			    struct brumate_error *err)
 {
@@ -923,7 +924,7 @@ static int refuse_restoring(const struct service_call *call, struct job *j,
 	return -EBUSY;
 }
 
-/* Where there is no shim, none begins an operation meanwhile. -EWOULDBLOCK: there is one. */
+/* If there is no shim, makes sure that none begins an operation. -EWOULDBLOCK: there is one. */
 static int remove_alone(struct job *j, struct brumate_error *err)
 {
 	auto_close int lock = job_keep_shims_out(j);
@@ -935,7 +936,7 @@ static int remove_alone(struct job *j, struct brumate_error *err)
 	return r < 0 ? r : job_remove(&now, true, err);
 }
 
-/* The shim does it between two operations. One of an older version cannot. */
+/* The shim removes it between two operations. An older shim cannot. */
 static int remove_by_shim(const struct service_call *call, struct job *j, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
@@ -966,7 +967,7 @@ static int remove_job(struct removal *what, struct job *j, struct brumate_error 
 	r = remove_alone(j, err);
 	if (r == -EWOULDBLOCK)
 		r = remove_by_shim(what->call, j, err);
-	return r == -ENOENT ? 0 : r; /* another was first */
+	return r == -ENOENT ? 0 : r; /* already removed by another process */
 }
 
 /* Reads what is to be removed: exactly one of "job", "checkpoint" and "what". */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Asking a kubelet for checkpoints; see kubelet.h. What it answers is not trusted: it is bounded, and checked. */
+/* Requests to a kubelet; see kubelet.h. Its answers are untrusted: bounded in size, and checked. */
 #include "service/kubelet.h"
 
 #include <ctype.h>
@@ -22,9 +22,9 @@
 
 enum { PODS_BYTES_MAX = 64 << 20, PODS_TIMEOUT_S = 20, KEY_BYTES = 512 };
 enum { FILE_BYTES_MAX = 1 << 20, ANSWER_BYTES_MAX = 1 << 20, REASON_BYTES = 400, ITEMS_MAX = 64 };
-/* The kubelet's own word on a runtime that is late comes a little after its time is up. */
+/* The kubelet's report of a slow runtime comes a little after the timeout. */
 enum { CONNECT_MS = 10000, GRACE_MS = 5000 };
-/* As OpenSSL numbers what it finds wrong with a certificate. What libcurl itself does, the name, is left unspecified. */
+/* OpenSSL's numbers for errors of certificates. What libcurl checks itself, the name, is reported as unspecified. */
 enum {
 	VERIFY_OK = 0,
 	VERIFY_UNSPECIFIED = 1,
@@ -101,7 +101,7 @@ static const char *variable(const char *name)
 	return value && *value ? value : NULL;
 }
 
-/* The name of this machine, as its kubelet gives it to the certificate it makes itself. */
+/* The name of this machine, as in the certificate that its kubelet makes itself. */
 static char *own_name(void)
 {
 	char name[256] = "";
@@ -137,7 +137,8 @@ static int find_place(struct kubelet *k, const struct kubelet_options *o, struct
 
 /* ---- whom to trust, and who asks ---- */
 
-/* Each account and each node may have the certificate that the kubelet's is signed by: its own or the cluster's. */
+/* The kubelet's certificate is signed by the kubelet itself or by the cluster; accounts and nodes may have the
+ * certificate of the signer. */
 static int read_default_ca(struct kubelet *k, struct brumate_error *err)
 {
 	static const char *const paths[] = { ACCOUNT_DIR "/ca.crt", KUBELET_CERT };
@@ -162,7 +163,7 @@ static int read_ca(struct kubelet *k, const char *path, struct brumate_error *er
 	return r < 0 ? brumate_fail(err, -r, "--ca-file %s: %m", path) : 0;
 }
 
-/* @given: else it need not be there. */
+/* @given: the file must exist. */
 static int read_token(struct kubelet *k, const char *path, bool given, struct brumate_error *err)
 {
 	int r = file_read(AT_FDCWD, path, FILE_BYTES_MAX, &k->token, NULL);
@@ -218,7 +219,8 @@ struct answer {
 	long status;
 	char *text; /* borrowed; room for @max bytes and a NUL */
 	size_t len, max;
-	const char *right; /* what the request takes: "VERB on the resource RESOURCE" */
+	const char
+		*right; /* the permission that the request needs: "VERB on the resource RESOURCE" */
 	bool is_too_large;
 };
 
@@ -243,7 +245,7 @@ static void set_tls(CURL *curl, const struct kubelet *k)
 
 	libcurl.easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "https");
 	libcurl.easy_setopt(curl, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
-	/* These alone: authorities of the system have no say about a node. */
+	/* Only these: authorities of the system are not trusted for a node. */
 	libcurl.easy_setopt(curl, CURLOPT_CAPATH, NULL);
 	libcurl.easy_setopt(curl, CURLOPT_CAINFO_BLOB, &ca);
 	if (k->cert) {
@@ -255,7 +257,7 @@ static void set_tls(CURL *curl, const struct kubelet *k)
 static void set_request(CURL *curl, struct answer *a, uint64_t timeout_s)
 {
 	libcurl.easy_setopt(curl, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-	/* A node asks itself: no proxy has to know. */
+	/* The node asks itself: no proxy. */
 	libcurl.easy_setopt(curl, CURLOPT_NOPROXY, "*");
 	libcurl.easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
 	libcurl.easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)CONNECT_MS);
@@ -265,7 +267,7 @@ static void set_request(CURL *curl, struct answer *a, uint64_t timeout_s)
 	libcurl.easy_setopt(curl, CURLOPT_WRITEDATA, a);
 }
 
-/* Text of others, as far as it can be shown. */
+/* Foreign text, as far as it can be printed. */
 static void clean_reason(char ret[static REASON_BYTES], const char *text)
 {
 	snprintf(ret, REASON_BYTES, "%s", text);
@@ -394,7 +396,7 @@ static int fail_status(const struct kubelet *k, const struct answer *a, struct b
 
 /* ---- the answer ---- */
 
-/* What is printed must lead to a file, and do nothing to a terminal. */
+/* Printed text must be a plain path, without control characters for a terminal. */
 static bool is_path(const char *text)
 {
 	if (!text || *text != '/' || strlen(text) >= PATH_MAX)
@@ -446,7 +448,7 @@ static int perform(const struct kubelet *k, CURL *curl, struct answer *a, uint64
 	return a->status == 200 ? 0 : fail_status(k, a, err);
 }
 
-/* Connects to the host, whatever the name is that its certificate is for. */
+/* Connects to the host, regardless of the name in its certificate. */
 static int request(const struct kubelet *k, const char *path, bool posts, struct answer *a,
 		   uint64_t timeout_s, struct brumate_error *err)
 {
@@ -503,7 +505,7 @@ int kubelet_checkpoint(const struct kubelet *k, const struct service_pod_name *n
 
 /* ---- pods ---- */
 
-/* What tells one state of a pod from another. */
+/* Identifies a state of a pod. */
 static void fill_key(char ret[static KEY_BYTES], json_t *pod, const char *wish)
 {
 	json_t *list = json_object_get(json_object_get(pod, "status"), "containerStatuses"), *one;
@@ -532,7 +534,7 @@ static int add_pod(json_t *list, json_t *pod, struct brumate_error *err)
 	bool is_known = suspended || !strcmp(wish, "running");
 	fill_key(key, pod, wish);
 	clean_reason(shown, wish);
-	/* Whoever may annotate a pod of theirs is not to keep others from being heeded. */
+	/* An invalid annotation of one pod must not keep others from being handled. */
 	json_t *one =
 		json_pack("{s:s,s:s,s:b,s:s,s:s?}", "namespace", name.namespace, "pod", name.pod,
 			  "suspended", suspended, "key", key, "wrong", is_known ? NULL : shown);

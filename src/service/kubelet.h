@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * The kubelet of a node, which has its container runtime checkpoint a container. It is always asked by TLS, and its
- * certificate is always checked.
+ * The kubelet of a node, which can make its container runtime checkpoint a container. It is always asked over TLS,
+ * and its certificate is always checked.
  */
 #pragma once
 
@@ -15,21 +15,21 @@
 
 enum { KUBELET_PORT = 10250 };
 
-/** How to reach it, and as whom. All borrowed; NULL: the default. */
+/** Address and credentials. All borrowed; NULL: the default. */
 struct kubelet_options {
 	const char *server;	 /* https://HOST[:PORT] */
-	const char *server_name; /* what its certificate is to be for */
+	const char *server_name; /* the name that its certificate must have */
 	const char *ca_file;
 	const char *token_file;
 	const char *cert, *key; /* files of a client certificate */
 };
 
-/** The same with all defaults. Owns its strings. */
+/** The same with defaults filled in. Owns its strings. */
 struct kubelet {
 	char *host; /* in brackets if it is an address of IPv6 */
 	int port;
-	char *name;  /* what its certificate is to be for */
-	char *ca;    /* certificates that are trusted (PEM) */
+	char *name;  /* the name that its certificate must have */
+	char *ca;    /* trusted certificates (PEM) */
 	char *token; /* NULL: none */
 	char *cert, *key;
 };
@@ -48,32 +48,32 @@ DEFINE_AUTO_FINI(struct kubelet, kubelet_fini)
 int kubelet_init(struct kubelet *ret, const struct kubelet_options *o, struct brumate_error *err);
 
 /**
- * kubelet_checkpoint() - have a container checkpointed, which runs on
+ * kubelet_checkpoint() - make the kubelet checkpoint a running container
  * @name: with a container, checked
- * @timeout_s: how long the runtime may take; it may take less for granted
+ * @timeout_s: the limit for the runtime, which may have a shorter one of its own
  * @ret: the paths of the archives on the node, an array; owned
  *
  * Errors to act on: -ECONNREFUSED (no connection), -EKEYREJECTED (a certificate), -EACCES (401, 403), -ENOENT (404),
- * -EREMOTEIO (the runtime failed, or the connection broke), -ETIMEDOUT, -EPROTO (the answer is none), -EOPNOTSUPP (no
+ * -EREMOTEIO (the runtime failed, or the connection broke), -ETIMEDOUT, -EPROTO (a malformed answer), -EOPNOTSUPP (no
  * libcurl).
  */
 int kubelet_checkpoint(const struct kubelet *k, const struct service_pod_name *name,
 		       uint64_t timeout_s, json_t **ret, struct brumate_error *err);
 
 /**
- * kubelet_pods() - ask which pods of this node are to be suspended or to run
- * @ret: [{namespace, pod, suspended, key, wrong}] of those that have the annotation, owned; the key is another once the pod is another,
- * wants another thing or has started a container anew; wrong is a word that is not known, else null
+ * kubelet_pods() - list the pods of this node that should be suspended or run
+ * @ret: [{namespace, pod, suspended, key, wrong}] of those with the annotation, owned; the key changes when the pod is
+ *       replaced, its annotation changes or one of its containers is restarted; wrong is an unknown word, else null
  *
- * It changes nothing. Errors to act on: as above; whoever asks needs the verb get on nodes/pods.
+ * Changes nothing. Errors to act on: as above; the caller needs the verb get on nodes/pods.
  */
 int kubelet_pods(const struct kubelet *k, json_t **ret, struct brumate_error *err);
 
 #define KUBELET_ANNOTATION "brumate.dev/gpu"
 
-/** Reads a PodList as kubelet_pods() returns it. What has no such annotation, or a name that cannot be one, is left out. Pure. 0 or
- * -EPROTO. */
+/** Parses a PodList into the form of kubelet_pods(). Skips pods without the annotation or with an invalid name. Pure.
+ * 0 or -EPROTO. */
 int kubelet_pods_decode(json_t **ret, const char *text, size_t len, struct brumate_error *err);
 
-/** Reads an answer: {"items": [PATH, ...]}, of which there is one at least. @ret: the array, owned. Pure. 0 or -EPROTO. */
+/** Parses an answer: {"items": [PATH, ...]}, with at least one. @ret: the array, owned. Pure. 0 or -EPROTO. */
 int kubelet_answer_decode(json_t **ret, const char *text, size_t len, struct brumate_error *err);

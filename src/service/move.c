@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Checkpoints that move. Export and Import: as streams through an fd of the caller's, which may be a pipe whose
- * other end stands still, so it is waited for. Push, Pull, RemoteCheckpoints and RemoteRemove: in an object store;
- * where it is and as whom comes with every call, as a daemon has no credentials of its own to lend.
+ * Moving checkpoints. Export and Import: as streams through an fd of the caller, which may be a slow pipe. Push,
+ * Pull, RemoteCheckpoints and RemoteRemove: to and from an object store; every call has its address and credentials,
+ * as a daemon uses none of its own for clients.
  */
 #include "service/move.h"
 #include "service/access.h"
@@ -25,7 +25,7 @@ enum { PIPE_BYTES = 1 << 20 };
 struct channel {
 	const struct service_call *call;
 	int fd;
-	int flags; /* to be put back; -1: left as it is */
+	int flags; /* to be restored; -1: unchanged */
 };
 
 static void channel_fini(struct channel *c)
@@ -50,7 +50,7 @@ static int channel_init(struct channel *c, const struct service_call *call,
 	if (S_ISREG(st.st_mode) || S_ISBLK(st.st_mode))
 		return 0; /* never blocks for long */
 	if (S_ISFIFO(
-		    st.st_mode)) /* its 64 kB would change hands far too often; refused beyond a quota */
+		    st.st_mode)) /* its 64 kB would cause far too many switches; fails beyond a quota */
 		fcntl(c->fd, F_SETPIPE_SZ, PIPE_BYTES);
 	int flags = fcntl(c->fd, F_GETFL);
 	if (flags < 0 || fcntl(c->fd, F_SETFL, flags | O_NONBLOCK) < 0)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What every call about an object store comes with: where it is, and how to get there. */
+/* The parameters of every call about an object store: address and credentials. */
 #pragma once
 
 #include "service/service.h"
@@ -18,5 +18,5 @@ DEFINE_AUTO_FINI(struct remote_given, remote_given_fini)
 /** "url" and "remote" of @parameters (borrowed by @g). -EINVAL. */
 int remote_given_get(struct remote_given *g, json_t *parameters, struct brumate_error *err);
 
-/** The URL of the checkpoint @id of @p. Owned; NULL without memory. */
+/** The URL of the checkpoint @id of @p. Owned; NULL if out of memory. */
 char *remote_url_of(const struct remote_place *p, const char *id);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Looking at jobs from outside, without disturbing them. See jobs.h. */
+/* Observes jobs from outside, without disturbing them. See jobs.h. */
 #include "service/jobs.h"
 
 #include <dirent.h>
@@ -19,9 +19,9 @@
 #include "process/scan.h"
 
 enum {
-	PATIENCE_MS = 2000, /* that a broker has for an answer */
+	PATIENCE_MS = 2000, /* limit for an answer of a broker */
 	PIDS_AT_ONCE = 256, /* for one call */
-	FILES_MAX = 4096,   /* of one job, that are told */
+	FILES_MAX = 4096,   /* reported for one job */
 };
 
 struct observed {
@@ -51,7 +51,7 @@ static int remember_process(struct observation *l, json_t *o, const struct job *
 
 /* ---- what the record and /proc say ---- */
 
-/* Members of @j that live; without the reaper, which is ours. */
+/* Living members of @j, without the reaper, which is ours. */
 static int read_members(struct proc_tree *ret, const struct job *j)
 {
 	const struct proc_members members = job_members(j);
@@ -67,7 +67,7 @@ static json_t *describe_gpu(const char *uuid, uint64_t bytes)
 	return json_pack("{s:n,s:s,s:I}", "index", "uuid", uuid, "bytes", (json_int_t)bytes);
 }
 
-/* Device memory that a job needs again, which is in host memory or on disk now. */
+/* Device memory that a job will need again, which is now in host memory or on disk. */
 static json_t *describe_needs(const struct job *j)
 {
 	json_t *needs = json_array();
@@ -97,7 +97,7 @@ static bool is_off_gpu(const struct job *j)
 	return j->state == JOB_SUSPENDED || j->state == JOB_CHECKPOINTED;
 }
 
-/* On no GPU, on those of the record, or, where processes are to be asked about, not known yet. */
+/* No GPU; those of the record; or unknown, if processes have to be asked about. */
 static json_t *first_gpus(const struct job *j, bool is_asked)
 {
 	if (j->state == JOB_SUSPENDED && j->parked)
@@ -110,7 +110,7 @@ struct members_seen {
 	int result; /* of reading the tree */
 	uint64_t host_bytes;
 	json_int_t n_gpu;
-	bool unknown; /* whether some use a GPU cannot be told */
+	bool unknown; /* it is unknown whether some use a GPU */
 };
 
 static struct members_seen see_members(struct observation *l, json_t *o, const struct job *j)
@@ -130,7 +130,8 @@ static struct members_seen see_members(struct observation *l, json_t *o, const s
 			uses = remember_process(l, o, j, pid);
 		seen.unknown |= uses < 0 && !tree.items[i].ends;
 	}
-	while (seen.unknown && l->n > n_before) /* the others are not asked about in vain */
+	/* The GPUs stay unknown, so there is no need to ask about the others. */
+	while (seen.unknown && l->n > n_before)
 		json_decref(l->items[--l->n].job);
 	return seen;
 }
@@ -168,7 +169,7 @@ static void add_bytes(json_t *gpus, const char *uuid, uint64_t bytes)
 	json_array_append_new(gpus, describe_gpu(uuid, bytes));
 }
 
-/* Whether the driver says all of where the memory of a process is. One that has a context has some somewhere. */
+/* Whether the driver knows where all memory of a process is. A process with a context has memory somewhere. */
 static bool is_told(const struct dev_process *p)
 {
 	switch (p->state) {
@@ -183,7 +184,7 @@ static bool is_told(const struct dev_process *p)
 	}
 }
 
-/* One process of which nothing is known leaves its job's GPUs unknown, whatever others of it say. */
+/* One process without an answer leaves its job's GPUs unknown, regardless of the others. */
 static void add_process(json_t *job, const struct dev_process *p, bool is_first)
 {
 	json_t *gpus = json_object_get(job, "gpus");
@@ -202,11 +203,11 @@ static void add_process(json_t *job, const struct dev_process *p, bool is_first)
 /* The processes of one broker. */
 struct round {
 	pid_t pids[PIDS_AT_ONCE];
-	size_t at[PIDS_AT_ONCE]; /* in the items of the look */
+	size_t at[PIDS_AT_ONCE]; /* indexes in the observation's items */
 	size_t n;
 };
 
-/* What is not told leaves the jobs of the round without GPUs. */
+/* Without an answer the GPUs of the round's jobs stay unknown. */
 static void ask_round(struct observation *l, struct broker_client *b, struct round *round)
 {
 	struct dev_process *states = calloc(round->n, sizeof(*states));
@@ -250,7 +251,7 @@ static int compare_gpus(const void *a, const void *b)
 	return one < other ? -1 : one > other;
 }
 
-/* Their numbers on this machine, and in the order of these. */
+/* Their numbers on this machine, sorted. */
 static void number_gpus(json_t *list, const struct dev_gpu *gpus, size_t n)
 {
 	size_t n_items = json_array_size(list);
@@ -271,7 +272,7 @@ static void number_gpus(json_t *list, const struct dev_gpu *gpus, size_t n)
 		json_array_set_new(list, i, items[i]);
 }
 
-/* Looks at those of one kind. A connection of which a call was given up is of no use for another. */
+/* Asks the broker of one kind. A connection whose call was given up cannot be used for another call. */
 static void look_at_kind(struct observation *l, bool simulated)
 {
 	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
@@ -318,7 +319,7 @@ json_t *observe_processes(const struct job *j)
 	return list;
 }
 
-/* What the descriptors of a process lead to, as far as it has a path; each once. Returns -errno where it cannot be told. */
+/* The targets of a process's descriptors that have a path; each once. Returns -errno if they cannot be read. */
 static int add_files(json_t *files, pid_t pid)
 {
 	char path[64];
@@ -334,7 +335,7 @@ static int add_files(json_t *files, pid_t pid)
 		char target[PATH_MAX];
 		ssize_t len = readlinkat(dirfd(dir), entry->d_name, target, sizeof(target) - 1);
 
-		if (len <= 0 || target[0] != '/') /* closed meanwhile; a pipe, a socket */
+		if (len <= 0 || target[0] != '/') /* closed in the meantime; a pipe, a socket */
 			continue;
 		target[len] = '\0';
 		auto_json json_t *text = wire_string(target);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* OCI images of checkpoints; see archive.h. What is read may be anybody's: a digest leads to no other place. */
+/* OCI images of checkpoints; see archive.h. The input is untrusted: a digest cannot lead to other places. */
 #include "service/archive.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@
 
 enum { COPY_BYTES = 1 << 20, JSON_BYTES_MAX = 1 << 20 };
 
-/* A file that is named by its digest. */
+/* A file named by its digest. */
 struct blob {
 	char digest[DIGEST_TEXT_BYTES];
 	uint64_t len_bytes;
@@ -110,7 +110,7 @@ static bool is_plain_tar(int fd)
 	return pread(fd, &h, sizeof(h), 0) == (ssize_t)sizeof(h) && !memcmp(h.magic, "ustar", 5);
 }
 
-/* Nobody changes an archive: on the same disk its blocks are the image's, too. */
+/* Archives are never changed: on the same disk the image shares their blocks. */
 static int add_layer(struct blob *ret, int dir_fd, const char *archive, struct brumate_error *err)
 {
 	static const char unnamed[] = BLOBS "/layer";
@@ -157,7 +157,7 @@ static json_t *pack_config(const struct blob *layer)
 			 "diff_ids", digest);
 }
 
-/* The first is what CRI-O and containerd go by, the second what CRI-O did before; podman wants the runtime. */
+/* The first is used by CRI-O and containerd, the second by older CRI-O; podman needs the runtime. */
 static json_t *pack_annotations(const struct oci_about *about)
 {
 	const struct {
@@ -248,7 +248,7 @@ static json_t *read_json(const char *dir, const char *name)
 	return json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
 }
 
-/* The name of the file that the descriptor @o leads to; false where it leads nowhere. */
+/* The name of the file that the descriptor @o refers to; false if it is invalid. */
 static bool blob_name(char ret[static sizeof(BLOBS) + 1 + DIGEST_TEXT_BYTES], json_t *o)
 {
 	const char *text = text_of(o, "digest");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Suspend, Resume, Checkpoint, Restore: which job is meant, whether the caller may, where the image is; then the
- * job's shim carries it out. Schedule: the shim is told to checkpoint the job now and then.
+ * Suspend, Resume, Checkpoint, Restore: find the job and the image and check the caller's permission; then the job's
+ * shim does the work. Schedule: makes the shim checkpoint the job periodically.
  */
 #include "service/access.h"
 #include "service/container.h"
@@ -20,7 +20,7 @@
 #include "client/broker.h"
 #include "job/request.h"
 
-/* One that were started here would live in the job's pid namespace, and end with it. */
+/* A shim that was started here would live in the job's pid namespace, and end with it. */
 static int check_shim_lives(const struct job *j, struct brumate_error *err)
 {
 	if (!shim_has_ended(j))
@@ -30,8 +30,8 @@ static int check_shim_lives(const struct job *j, struct brumate_error *err)
 	return -EAGAIN;
 }
 
-/* The job that the caller is a process of. Its shim waits for the end of whoever asks it, so that only the command can
- * ask for itself. */
+/* The job of the calling process. Its shim waits for the end of the process that asks, so only the command can ask
+ * for itself. */
 static int find_own(struct job *ret, const struct service_call *call, struct brumate_error *err)
 {
 	if (call->pid != getpid())
@@ -58,7 +58,7 @@ static int find_container(struct service_container *ret, const char *word,
 	return r < 0 ? r : service_find_container(ret, word, conf.container_state, err);
 }
 
-/* Where a job has the name of the container already, its own is another one. */
+/* If a job has the container's name already, the new job gets another one. */
 static int take_in_container(struct job *ret, bool *ret_new, const struct service_call *call,
 			     const struct service_container *c, bool simulated,
 			     struct brumate_error *err)
@@ -73,8 +73,8 @@ static int take_in_container(struct job *ret, bool *ret_new, const struct servic
 	return take_in(ret, ret_new, call, &newcomer, err);
 }
 
-/* The job that "job", "pid" or "container" means, for a request that has been checked then. A process of none is taken
- * in (@ret_new), unless it is to be resumed. */
+/* The job for "job", "pid" or "container", of a request that was checked. A process without a job is taken in
+ * (@ret_new), unless it is to be resumed. */
 static int find_target(struct job *ret, bool *ret_new, const struct service_call *call,
 		       json_t *parameters, unsigned where, struct brumate_error *err)
 {
@@ -129,7 +129,7 @@ static int list_gpus(struct dev_gpu *ret, size_t *ret_n, bool simulated, struct 
 	return r < 0 ? r : broker_client_gpus(&broker, ret, ret_n, err);
 }
 
-/* Replaces numbers in "gpu_map" by UUIDs, for which the driver must be asked. */
+/* Replaces numbers in "gpu_map" by UUIDs, which the driver has to be asked for. */
 static int resolve_map(json_t *parameters, bool simulated, struct brumate_error *err)
 {
 	json_t *map = json_object_get(parameters, "gpu_map");
@@ -149,7 +149,7 @@ static int resolve_map(json_t *parameters, bool simulated, struct brumate_error 
 	return r;
 }
 
-/* The options for @where of @parameters, with their defaults, as the job's shim takes them. Owned. */
+/* The options for @where of @parameters, with their defaults, in the form that the job's shim takes. Owned. */
 static int make_request(json_t **ret, json_t *parameters, unsigned where, bool simulated,
 			struct brumate_error *err)
 {
@@ -165,7 +165,7 @@ static int make_request(json_t **ret, json_t *parameters, unsigned where, bool s
 	return r;
 }
 
-/* A process that was taken in for what has failed is given back. */
+/* A process that was taken in for a failed operation is released again. */
 static int change_state(const struct service_call *call, const char *method, unsigned where,
 			json_t *parameters, json_t **ret, struct brumate_error *err)
 {
@@ -195,8 +195,8 @@ int service_resume(const struct service_call *call, json_t *parameters, json_t *
 	return change_state(call, "Resume", REQUEST_RESUME, parameters, ret, err);
 }
 
-/* Makes the id of a checkpoint from the job's name, unless the caller chose @name. With a '/' or a leading '.' it
- * could lead out of the store. */
+/* Makes the id of a checkpoint from the job's name, unless the caller chose @name. A '/' or a leading '.' could lead
+ * out of the store. */
 static int choose_id(char ret[static MANIFEST_ID_BYTES], const struct job *j, const char *dir,
 		     const char *name, struct brumate_error *err)
 {
@@ -249,8 +249,8 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 	return r;
 }
 
-/* What a dead shim left half done is put right by the next one, before it answers: only then does the
- * record tell of the checkpoint. */
+/* A new shim repairs the incomplete operation of a dead one before it answers: only then does the record name the
+ * checkpoint. */
 static int put_right(const struct service_call *call, struct job *j, struct brumate_error *err)
 {
 	auto_(job_fini) struct job old = *j;
@@ -267,7 +267,7 @@ static int put_right(const struct service_call *call, struct job *j, struct brum
 	return r;
 }
 
-/* The search for what to restore instead of a checkpoint that is damaged. */
+/* Searches a replacement for a damaged checkpoint. */
 struct other_search {
 	const char *job, *failed; /* ids */
 	char found[MANIFEST_ID_BYTES];
@@ -278,14 +278,14 @@ static void consider_other(void *arg, const char *id, const struct store_image *
 {
 	struct other_search *s = arg;
 
-	/* They come oldest first. */
+	/* They are listed oldest first. */
 	if (i && !strcmp(i->manifest.job.id, s->job) && strcmp(id, s->failed) &&
 	    store_check(i, NULL) == 0)
 		snprintf(s->found, sizeof(s->found), "%s", id);
 }
 
-/* Where the checkpoint at @path of the job @id cannot be used, names the latest other one beside it that can, as far as
- * a look at names and sizes tells. */
+/* If the checkpoint at @path of the job @id cannot be used, names the latest other one in the store that can, judging
+ * by names and sizes. */
 static void hint_other(const struct resolve_question *q, const char *path, const char *id,
 		       struct brumate_error *err)
 {
@@ -319,7 +319,7 @@ static int find_latest(struct store_image *ret, const struct resolve_question *q
 	return 0;
 }
 
-/* What a record names is opened by its path, where somebody may have put another one since. */
+/* Opens the recorded checkpoint by its path, where there may be a different one by now. */
 static int check_recorded(const struct store_image *i, const struct job *j,
 			  struct brumate_error *err)
 {
@@ -329,7 +329,7 @@ static int check_recorded(const struct store_image *i, const struct job *j,
 			    j->checkpoint, j->id, i->manifest.id);
 }
 
-/* Opens the checkpoint that is meant; a job stands for its latest one, and is @ret_job then. */
+/* Opens the checkpoint for the request; for a job, in @ret_job, its latest one. */
 static int find_image(struct store_image *ret, char ret_job[static JOB_ID_BYTES],
 		      const struct resolve_question *q, struct brumate_error *err)
 {
@@ -361,13 +361,13 @@ static int find_image(struct store_image *ret, char ret_job[static JOB_ID_BYTES]
 	return r;
 }
 
-/* Which job is to come out of a checkpoint. */
+/* The job that is the result of a restore. */
 struct restore_target {
-	const char *name; /* of a new one, a copy; NULL: none */
-	const char *job;  /* id of one that is there; empty: the one that was saved */
+	const char *name; /* of a new one, a copy; NULL: no copy */
+	const char *job;  /* id of an existing one; empty: the one that was saved */
 };
 
-/* Creates the record of the job that @m is of, or of a copy of it. */
+/* Creates the record of the job in @m, or of a copy of it. */
 static int create_job(struct job *ret, const struct manifest *m, const char *copy,
 		      struct brumate_error *err)
 {
@@ -383,14 +383,14 @@ static int create_job(struct job *ret, const struct manifest *m, const char *cop
 		.simulated = m->job.simulated,
 	};
 	int r = job_create(ret, &spec, err);
-	if (r == -EEXIST && !copy) { /* another job has the name now */
+	if (r == -EEXIST && !copy) { /* another job has the name by now */
 		spec.name = NULL;
 		r = job_create(ret, &spec, err);
 	}
 	return r;
 }
 
-/* Finds the record of the job that is to come out of @m, or creates one. */
+/* Finds the record of the job to be restored from @m, or creates one. */
 static int find_or_create_job(struct job *ret, bool *ret_created, const struct manifest *m,
 			      const struct restore_target *target, struct brumate_error *err)
 {
@@ -402,7 +402,7 @@ static int find_or_create_job(struct job *ret, bool *ret_created, const struct m
 	return r;
 }
 
-/* The kernel would refuse it as well, but only after half of it was done. */
+/* The kernel would refuse it, too, but only after half of the work. */
 static int refuse_other_user(const struct manifest *m, struct brumate_error *err)
 {
 	if (getuid() == 0 || m->job.uid == getuid())
@@ -413,7 +413,7 @@ static int refuse_other_user(const struct manifest *m, struct brumate_error *err
 			    m->id, (unsigned)m->job.uid);
 }
 
-/* @where: what tells the job's shim where the image is; borrowed. */
+/* @where: the image's place, for the job's shim; borrowed. */
 static int restore_image(const struct service_call *call, const struct manifest *m,
 			 const struct restore_target *target, json_t *where, json_t *parameters,
 			 json_t **ret, struct brumate_error *err)
@@ -510,7 +510,7 @@ int service_restore(const struct service_call *call, json_t *parameters, json_t 
 
 /* ---- schedule ---- */
 
-/* Copies from @parameters to @ret how often checkpoints are made, and which of them stay. */
+/* Copies the interval of checkpoints and the rule for keeping them from @parameters to @ret. */
 static int get_schedule(json_t *ret, json_t *parameters, struct brumate_error *err)
 {
 	static const struct {
@@ -537,7 +537,7 @@ static int get_schedule(json_t *ret, json_t *parameters, struct brumate_error *e
 		       : wire_fail_parameter(err, "every_ms", "is missing");
 }
 
-/* Copies how its checkpoints are made. The configuration says what is not given, each time. */
+/* Copies the options of its checkpoints. Those that are missing come from the configuration, at each checkpoint. */
 static int get_schedule_request(json_t **ret, json_t *parameters, struct brumate_error *err)
 {
 	int r = request_check(parameters, REQUEST_SCHEDULE, err);

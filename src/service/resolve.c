@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What the words of a caller mean; see resolve.h. */
+/* Resolves the words of a caller; see resolve.h. */
 #include "service/resolve.h"
 #include "service/access.h"
 
@@ -15,7 +15,7 @@
 
 /* ---- jobs and checkpoints ---- */
 
-/* How well a word fits a name. What it fits better is meant. */
+/* How well a word fits a name. The better fit is chosen. */
 enum fit { FITS_NONE, FITS_BEGINNING, FITS_EXACTLY };
 
 static enum fit fit_of_job(const struct job *j, int found, const char *word)
@@ -27,7 +27,7 @@ static enum fit fit_of_job(const struct job *j, int found, const char *word)
 	return FITS_BEGINNING;
 }
 
-/* How well the word fits what is in the store. That a job's name brings its latest checkpoint is exact, too. */
+/* How well the word fits names in the store. A job's name, which means its latest checkpoint, is an exact fit, too. */
 enum in_store { IN_STORE_NOTHING, IN_STORE_BEGINNING, IN_STORE_OF_JOB };
 
 static enum in_store look_in_store(const struct resolve_question *q)
@@ -66,7 +66,7 @@ static bool is_latest(const struct job *j, const struct resolve_question *q)
 	return q->by_latest && j->checkpoint && !strcmp(j->checkpoint, q->word);
 }
 
-/* @found_job: what looking for @j came to. */
+/* @found_job: the result of the search for @j. */
 static int choose_meaning(const struct job *j, int found_job, const struct resolve_question *q,
 			  struct brumate_error *err)
 {
@@ -99,7 +99,7 @@ static int resolve_job(struct job *ret, const struct resolve_question *q, struct
 int resolve_in_store(struct resolve_question *q, json_t *parameters, char **ret_dir,
 		     struct brumate_error *err)
 {
-	/* Where no store is chosen, a job may be meant. */
+	/* If no store is given, a job may be meant. */
 	bool given = json_is_string(json_object_get(parameters, "dir"));
 	int r = given ? access_store_there(ret_dir, parameters, err)
 		      : access_store(ret_dir, parameters, err);
@@ -155,7 +155,7 @@ int resolve_job_exactly(struct job *ret, const char *word, struct brumate_error 
 	return 0;
 }
 
-/* Says which checkpoint the word would have meant, which is too little to remove it. */
+/* Names the checkpoint that the word would mean if prefixes counted; that is not enough for removing it. */
 static int fail_inexact(const struct resolve_question *q, struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
@@ -165,7 +165,7 @@ static int fail_inexact(const struct resolve_question *q, struct brumate_error *
 	if (r == -ENOENT && !q->kind && !q->dir_given)
 		return resolve_fail_unknown(err, q);
 	if (r < 0)
-		return r; /* the beginning of one that is damaged, or of several */
+		return r; /* the prefix of a damaged one, or of several */
 	if (look_in_store(q) == IN_STORE_BEGINNING) {
 		brumate_fail(err, EINVAL, "\"%s\" is only the beginning of checkpoint %s", q->word,
 			     id);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What the methods of io.brumate share: finding one by its name, cancellation, progress, calls to other programs. */
+/* Shared by the methods of io.brumate: finding a method by its name, cancellation, progress, calls to other programs. */
 #include "service/service.h"
 #include "service/audit.h"
 
@@ -105,19 +105,19 @@ int meter_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 }
 
 /*
- * ---- calls to another of our programs that somebody else may cancel while they wait ----
+ * ---- calls to other programs of ours, which can be cancelled while they wait ----
  *
- * The calling thread waits in wire_call(). A second one waits for the cancellation and for the deadline, and looks whether
- * the other program stands still, as one does that was stopped, or whose cgroup is frozen: nothing else would tell of
- * that. Then it shuts the connection down, which ends the first one's wait.
+ * The calling thread waits in wire_call(). A second one waits for the cancellation and for the deadline, and checks
+ * whether the other program is stopped by a signal or in a frozen cgroup, which nothing else would report. Then it
+ * shuts the connection down, which ends the wait of the first thread.
  */
 
 enum {
 	LOOK_MS = 250,
-	STILL_MS = 2000, /* until a call for a look is given up */
+	STILL_MS = 2000, /* then a query of a stopped program is given up */
 	STILL_AT_WORK_MS =
-		10000, /* until an operation is, which the other program takes back when it goes on */
-	SPARE_MS = 1000, /* for the other program to say by itself that the time is over */
+		10000, /* then an operation is, which the other program undoes when it continues */
+	SPARE_MS = 1000, /* for the other program to report the timeout itself */
 };
 
 enum relay_end { RELAY_WAITS, RELAY_CANCELLED, RELAY_STANDS_STILL, RELAY_TIMED_OUT };
@@ -129,10 +129,10 @@ struct watch {
 	struct proc_id peer;
 	uint32_t timeout_ms; /* of the operation; 0: none */
 	uint32_t
-		still_ms; /* how long it may stand still where there is no timeout; 0: as long as it likes */
+		still_ms; /* limit for the other program being stopped if there is no timeout; 0: none */
 	uint64_t start_ns, still_since_ns;
 	_Atomic enum relay_end end;
-	/* what the operation was last said to wait for, and where the replies go */
+	/* what the operation last reported to wait for, and where replies go */
 	char waiting_for[128];
 	wire_reply_fn on_reply;
 	void *arg;
@@ -151,7 +151,7 @@ static bool stands_still(struct proc_id id)
 	return proc_has_stopped(id) == 1 || machine_is_frozen(id.pid);
 }
 
-/* How the wait ends for another reason than the caller's; RELAY_WAITS: it goes on. */
+/* Why the wait has to end, other than the caller's cancellation; RELAY_WAITS: it continues. */
 static enum relay_end look_at_peer(struct watch *w)
 {
 	uint64_t now_ns = clock_now_ns();
@@ -171,7 +171,7 @@ static enum relay_end look_at_peer(struct watch *w)
 		       : RELAY_WAITS;
 }
 
-/* What only waits for an event looks at nothing meanwhile. */
+/* A call without limits needs no checks between events. */
 static int look_every_ms(const struct watch *w)
 {
 	return w->timeout_ms || w->still_ms ? LOOK_MS : -1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * The methods of io.brumate, once: the command runs them in its own process with its user's rights, and brumated
- * serves them to those who may be root.
- * Holds no state: the truth is in the jobs' directories and the stores.
+ * The methods of io.brumate, implemented once: the command runs them in its own process with its user's permissions,
+ * and brumated serves them to clients that may act as root. Keeps no state: that is in the jobs' directories and the
+ * stores.
  */
 #pragma once
 
@@ -16,22 +16,22 @@
 
 enum { CANCEL_FDS = 2 };
 
-/** What cancels a call: any of these fds (borrowed; -1: none) showing its events, or a hang-up. */
+/** Cancels a call: any of these fds (borrowed; -1: none) having its events, or being closed by its peer. */
 struct cancel {
 	struct pollfd fds[CANCEL_FDS];
 };
 
 #define CANCEL_NEVER ((struct cancel){ { { .fd = -1 }, { .fd = -1 } } })
 
-/** One call: for whom, and what is done with progress and cancellation. */
+/** One call: the caller, and the handlers of progress and cancellation. */
 struct service_call {
-	uid_t uid; /* of the caller: what it starts runs as that user */
+	uid_t uid; /* of the caller: what the call starts runs as that user */
 	gid_t gid;
-	pid_t pid;		/* of the caller; 0: not known */
+	pid_t pid;		/* of the caller; 0: unknown */
 	wire_reply_fn on_reply; /* streamed replies; may be NULL */
 	void *arg;
 	struct cancel cancel;
-	const int *fd; /* that came with the call, for Export and Import; borrowed; NULL: none */
+	const int *fd; /* fd of the call, for Export and Import; borrowed; NULL: none */
 };
 
 /** @parameters borrowed; @ret owned, written only on success. */
@@ -79,10 +79,10 @@ SERVICE_METHODS(X)
 int service_call(const char *method, const struct service_call *call, json_t *parameters,
 		 json_t **ret, struct brumate_error *err);
 
-/** Makes the reply of a method as json_pack() does, which has no memory for what is NULL. 0 or -ENOMEM. */
+/** Makes the reply of a method with json_pack(), where a NULL value means that memory ran out. 0 or -ENOMEM. */
 int service_answer(json_t **ret, struct brumate_error *err, const char *fmt, ...);
 
-/** Progress of what the service does itself, as the type Progress of io.brumate. */
+/** Progress of the service's own work, as the type Progress of io.brumate. */
 struct meter {
 	const struct service_call *call;
 	const char *phase;
@@ -90,22 +90,22 @@ struct meter {
 	uint64_t start_ns, told_ns;
 };
 
-/** A meter of @steps steps, before the first. @phase: a literal. */
+/** A meter of @steps steps, before the first one. @phase: a literal. */
 struct meter meter_of(const struct service_call *call, const char *phase, int steps);
 
-/** The next step begins. */
+/** Begins the next step. */
 void meter_step(struct meter *m);
 
-/** A store_progress_fn: tells the caller now and then; -ECANCELED once the call is cancelled. */
+/** A store_progress_fn: informs the caller from time to time; -ECANCELED once the call is cancelled. */
 int meter_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
 /** True once the call is cancelled. */
 bool call_is_cancelled(const struct service_call *call);
 
 /**
- * Calls another of our programs, given up as @cancel says. Giving up hangs up: the other side takes back what it began. A
- * call with "timeout_ms" is given up a second after that at the latest, any other when the other side has stood still for
- * @still_ms (0: never).
+ * Calls another program of ours; @cancel ends the call. That closes the connection, upon which the other side undoes
+ * what it began. A call with "timeout_ms" is given up a second after that at the latest, any other when the other
+ * program has been stopped for @still_ms (0: never).
  * Errors to act on: -ECANCELED, -ETIMEDOUT, -EHOSTDOWN (it was stopped by a signal, or is frozen).
  */
 int relay_call(struct wire *w, const char *method, json_t *parameters, wire_reply_fn on_reply,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Telling a container and its program how far a snapshot is; see snapshot-control.h. */
+/* Informs a container's program of the progress of a snapshot; see snapshot-control.h. */
 #include "service/snapshot-control.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ enum { ENVIRONMENT_BYTES_MAX = 4 << 20 };
 
 static const char ready_file[] = "ready-for-snapshot";
 
-/* The second is what images had before. */
+/* The second is the older name. */
 static const char *const variables[] = { "SNAPSHOT_CONTROL_DIR=", "DYN_SNAPSHOT_CONTROL_DIR=" };
 
 void snapshot_control_fini(struct snapshot_control *c)
@@ -55,7 +55,7 @@ static int read_environment(char **ret, size_t *ret_len, struct proc_id init,
 	return r < 0 ? brumate_fail(err, -r, "%s: %s", path, strerror(-r)) : 0;
 }
 
-/* All that was looked at by its number is of this process only if the process is still there. */
+/* Values read by pid belong to this process only if it still exists. */
 static int check_same(struct proc_id init, struct brumate_error *err)
 {
 	return proc_look(init) == PROC_ALIVE
@@ -114,7 +114,7 @@ static int is_ready(const struct snapshot_control *c)
 	return errno == ENOENT ? 0 : -errno;
 }
 
-/* Waits until something is new in the directory, or the container ends. */
+/* Waits for a change in the directory, or the end of the container. */
 static int wait_for_news(int watch, int pidfd, uint64_t deadline_ns)
 {
 	struct pollfd fds[] = { { .fd = watch, .events = POLLIN },
@@ -164,7 +164,7 @@ int snapshot_control_wait(const struct snapshot_control *c, uint64_t deadline_ns
 
 /* ---- what it is told ---- */
 
-/* In a child: as the user of the container's first process, and without a capability. */
+/* In a child: as the user of the container's first process, without capabilities. */
 static int write_as(const struct credentials *who, int dir_fd, const char *name)
 {
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
@@ -181,7 +181,7 @@ static int write_as(const struct credentials *who, int dir_fd, const char *name)
 	return fd >= 0 || errno == EEXIST ? 0 : errno;
 }
 
-/* Its exit status is what stood in the way. */
+/* Its exit status is the error. */
 static int run_child(const struct credentials *who, int dir_fd, const char *name)
 {
 	int status;
