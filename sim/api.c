@@ -172,9 +172,9 @@ static void fork_child(void)
 }
 
 /*
- * At exit() the driver shuts down: by a handler of its own, which waits while the process is locked (H200:
- * seen by what became of programs that were suspended as they ended). From then on calls return
- * CUDA_ERROR_DEINITIALIZED, and to others the process is none of the driver's.
+ * At exit() the driver shuts down, by a handler of its own, which waits while the process is locked (H200: concluded
+ * from programs that were suspended as they ended). From then on calls return CUDA_ERROR_DEINITIALIZED, and for
+ * others the process is not a client of the driver.
  */
 static void shut_down_driver(void)
 {

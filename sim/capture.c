@@ -31,7 +31,7 @@ static struct member *member_of(struct capture *capture, CUstream stream)
 	return NULL;
 }
 
-/* Whether some stream that @stream waits for without being told to is being captured. */
+/* Whether some stream that @stream implicitly waits for is being captured. */
 CUresult capture_forbids(CUcontext ctx, CUstream stream)
 {
 	CUresult r = CUDA_SUCCESS;

@@ -182,7 +182,7 @@ static CUresult find_lost(void)
 	for (size_t i = 0; i < sim.physes.n; i++) {
 		const struct phys *phys = sim.physes.slots[i].value;
 
-		/* H200: memory imported by fd and not let go of: both ends restore with 801. */
+		/* H200: if memory imported by fd was not released, both ends restore with 801. */
 		if (phys->imported)
 			return CUDA_ERROR_NOT_SUPPORTED;
 		/* H200: host memory that NCCL's ranks share: 999. */
@@ -199,7 +199,7 @@ static CUresult find_lost(void)
 	return contexts_have_peers() ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-/* Lets go of every GPU: no mapping, no memory, no handle. */
+/* Releases everything on the GPUs: mappings, memory, handles. */
 static void drop_device(void)
 {
 	for (size_t i = 0; i < sim.views.n; i++)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * What stands beside the simulated driver for the vendor's tool, as far as nobody else can do it:
- * "cuda-checkpoint --launch-job COMMAND..." makes the file of a job and runs the command as its first member.
+ * The vendor's tool for the simulated driver, reduced to what only the tool can do: "cuda-checkpoint --launch-job
+ * COMMAND..." makes the file of a job and runs the command as its first member.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -6,11 +6,11 @@
  *	        target:restore, target:unlock for what the target of a checkpoint call does, or
  *	        init:found for cuInit when checkpoint calls find the process already
  *	N       the Nth such call of the process, from 1; * for every one
- *	ACTION  error=CODE, delay=MS, crash, hang, or hold=FIFO: waits until the FIFO has been opened to be
- *	        written to and closed again
+ *	ACTION  error=CODE, delay=MS, crash, hang, or hold=FIFO: waits until the FIFO has been opened for writing
+ *	        and closed again
  *
  * They come from BRUMATE_SIM_FAULT and, for calls of the checkpoint family only, from the files
- * fault-PID and fault in the directory of the machine, which are read anew at each such call.
+ * fault-PID and fault in the directory of the machine, which are read at each such call.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -134,7 +134,7 @@ static CUresult get_handle(CUipcMemHandle *ret, CUdeviceptr ptr)
 	return CUDA_SUCCESS;
 }
 
-/* An allocation of this process that goes by @name. */
+/* An allocation of this process with the name @name. */
 static struct phys *find_known(const char *name)
 {
 	for (size_t i = 0; i < sim.physes.n; i++) {
@@ -205,7 +205,7 @@ static CUresult open_handle(CUcontext ctx, CUdeviceptr *ret, const CUipcMemHandl
 	    strspn(handle.name, "0123456789-") != strlen(handle.name) || !*handle.name)
 		return CUDA_ERROR_INVALID_VALUE;
 	phys = find_known(handle.name);
-	/* Who made it cannot open it. */
+	/* The maker itself cannot open it. */
 	if (phys && !phys->ipc_opened)
 		return CUDA_ERROR_INVALID_CONTEXT;
 	range = phys ? find_opened(phys, handle.offset) : NULL;

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
- * Events that another process opens. How often such an event was recorded, and how far that is done, stands in a page of a
- * file in $BRUMATE_SIM_DIR/ipc/, which all who have it open map. The file's name is the handle.
+ * Events that another process opens. How often such an event was recorded, and which recording is done, is stored in
+ * a page of a file in $BRUMATE_SIM_DIR/ipc/, which all processes that have the event open map. The file's name is the
+ * handle.
  *
- * By documents: who makes one gives up its times. Our choice, not a measurement: a handle is void once the event's maker
- * was restored, and a process that has another's event open is lost, as one that has its memory open.
+ * From the documentation: an event with a handle has no times. Our choice, not a measurement: a handle is invalid
+ * once the event's maker was restored, and a process that has another process's event open is lost, like one that has
+ * its memory open.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -3,9 +3,9 @@
  * Jobs (driver 590): processes that CUDA_CHECKPOINT_JOB_FILE gives the same file. Each opens it when it initialises
  * the driver, and keeps it open. The members of a job share memory by legacy IPC over checkpoints (driver 610).
  *
- * What the vendor's tool writes into such a file is not published. Ours has an identity, which stays whichever file
- * it is copied to, and a count that every checkpoint raises: as with the vendor's, a copy from before a checkpoint is
- * of no use for the restore.
+ * What the vendor's tool writes into such a file is not published. Ours has an identity, which is kept in copies of
+ * the file, and a count that every checkpoint raises: as with the vendor's, a copy from before a checkpoint cannot be
+ * used for the restore.
  */
 #include <errno.h>
 #include <fcntl.h>

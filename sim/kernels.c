@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * The kernels a simulated GPU can run, by the names that the test programs' PTX gives them. Each
- * does the whole of its work, whatever the grid. One that would touch memory its context may not
- * touch ends as on hardware: with an error that stays in the context.
+ * The kernels a simulated GPU can run, by the names that the test programs' PTX gives them. Each does all of its
+ * work, for any grid size. One that would touch memory its context may not touch ends as on hardware: with an error
+ * that stays in the context.
  */
 #include <errno.h>
 #include <stdatomic.h>
@@ -136,7 +136,7 @@ static CUresult store_u32(CUcontext ctx, const uint64_t *params)
 	return CUDA_SUCCESS;
 }
 
-/* Somebody else writes it: nothing tells when. Looks less often the longer it takes, as many may wait. */
+/* Another process writes it, without a notification. Checks less often the longer it takes, as many may wait. */
 static CUresult await_u32(CUcontext ctx, const uint64_t *params)
 {
 	struct timespec pause = { .tv_nsec = 20000 };

@@ -127,7 +127,7 @@ void view_unmap(struct phys_view *view)
 	va_empty(view->va, view->bytes);
 }
 
-/* On failure lets go of @phys, as view_free() would. */
+/* On failure releases @phys, like view_free(). */
 struct phys_view *view_new(void *va, size_t bytes, struct phys *phys, size_t offset, int prot)
 {
 	struct phys_view *view = calloc(1, sizeof(*view));

@@ -47,7 +47,7 @@ void context_unload_modules(CUcontext ctx)
 	}
 }
 
-/* An entry that no kernel of ours goes by is left out: it is not found when it is asked for. */
+/* An entry that is not the name of one of our kernels is left out, so it is not found later. */
 static CUresult read_entries(CUmodule module)
 {
 	char name[PTX_NAME_BYTES];

@@ -194,9 +194,8 @@ static void usage_fini(struct nvml_usage *usage)
 DEFINE_AUTO_FINI(struct nvml_usage, usage_fini)
 
 /*
- * The shared flocks of the machine: "1: FLOCK ADVISORY READ PID MAJOR:MINOR:INODE 0 EOF". The kernel gives
- * the file out a page at a time and counts lines to find where it was: where others let go of locks in
- * between, lines are left out.
+ * The shared flocks of the machine: "1: FLOCK ADVISORY READ PID MAJOR:MINOR:INODE 0 EOF". The kernel returns the file
+ * a page at a time and counts lines to find its position: if others release locks in between, lines are missing.
  */
 static int read_locks(struct nvml_usage *usage)
 {

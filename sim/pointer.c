@@ -12,7 +12,7 @@ static CUresult put(void *data, const void *value, size_t bytes)
 
 #define PUT(type, value) put(data, &(type){ value }, sizeof(type))
 
-/* Of reserved addresses, mapped or not: these are told of all that was reserved together. */
+/* Of reserved addresses, mapped or not: the attributes of the whole reservation. */
 static CUresult attribute_of_reserved(CUpointer_attribute attribute, CUdeviceptr ptr, bool mapped,
 				      void *data)
 {

@@ -168,7 +168,7 @@ static CUdriverProcAddressQueryResult find(const char *name, int cuda_version, v
 	for (size_t i = 0; i < sizeof(entries) / sizeof(*entries); i++) {
 		const struct entry *entry = &entries[i];
 
-		/* A full name is one function, whatever the version. */
+		/* A full name is one function, for any version. */
 		if (strcmp(entry->base, name) && strcmp(entry->symbol, name))
 			continue;
 		if (entry->version <= cuda_version) {

@@ -179,7 +179,7 @@ struct watch {
 	int stop; /* eventfd */
 };
 
-/* Answers in the place of a target that died, so that whoever waits for it wakes up. */
+/* Answers in place of a target that died, so that the process that waits for it wakes up. */
 static void *watch_thread(void *data)
 {
 	struct watch *watch = data;
@@ -323,7 +323,7 @@ static CUresult fill_request(struct restore_request *ret, const CUcheckpointRest
 	return CUDA_SUCCESS;
 }
 
-/* H200: even the state is told by the process: one that is stopped does not answer. */
+/* H200: even the state is answered by the process itself: a stopped one does not answer. */
 CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 {
 	auto_(target_close) struct target target = TARGET_EMPTY;

@@ -131,7 +131,7 @@ struct phys {
 	char ipc_name
 		[VRAM_NAME_BYTES]; /* legacy IPC: name it is published under or was opened by */
 	bool ipc_opened, ipc_same_job;
-	bool ipc_away;	     /* was let go of at the checkpoint, and not opened again */
+	bool ipc_away;	     /* was released at the checkpoint, and not opened again */
 	struct saved *saved; /* while checkpointed */
 };
 

@@ -142,7 +142,7 @@ CUresult sim_stream_new(CUcontext ctx, unsigned int flags, bool is_null, CUstrea
 	return CUDA_SUCCESS;
 }
 
-/* The handle is void; work that was submitted still runs. */
+/* The handle becomes invalid; submitted work still runs. */
 void stream_retire(CUstream stream)
 {
 	capture_leave(stream);

@@ -231,7 +231,8 @@ int vram_create(struct vram_file *ret, int gpu, uint64_t bytes)
 		if (bytes > total || used > total - bytes)
 			return -ENOSPC;
 	}
-	/* Killed in between, the ledger says too much: whoever is refused for it looks for himself. */
+	/* After a kill in between, the ledger has too much: a process that is refused because of that checks the
+	 * files itself. */
 	r = ledger_write(ledger, used + bytes);
 	if (!r)
 		r = create_file(&file, dir);
@@ -324,7 +325,7 @@ void vram_drop(struct vram_file *file)
 	auto_close int dir = open_gpu_dir(file->gpu);
 	auto_close int ledger = dir < 0 ? dir : open_ledger(dir);
 
-	/* Gone: somebody who looked for the dead was faster, and has corrected the ledger. */
+	/* Gone: another process that checked for dead holders was faster, and has corrected the ledger. */
 	if (ledger >= 0 && held_or_removed(dir, file->name, &st) == REMOVED) {
 		uint64_t used = ledger_read(ledger);
 

@@ -2,9 +2,9 @@
 /*
  * Memory of the simulated GPUs: one file per physical allocation in $BRUMATE_SIM_DIR/gpuN/.
  *
- * A file is in use while an open description of it holds a shared flock: through a descriptor or a
- * mapping, in any process. That is how memory of a real GPU lives and dies with its last holder. A
- * file nobody holds counts for nothing and is removed by whoever comes next.
+ * A file is in use while an open description of it holds a shared flock: through a descriptor or a mapping, in any
+ * process. Like memory of a real GPU, it is freed with its last holder. A file without holders does not count, and
+ * the next process that finds it removes it.
  */
 #pragma once
 
@@ -36,7 +36,7 @@ int vram_adopt(struct vram_file *ret, int fd);
 /** Holds the allocation that is known by GPU and name; -ENOENT if it is gone. */
 int vram_find(struct vram_file *ret, int gpu, const char *name);
 
-/** Lets go. The memory is free once nobody else holds it. Accepts the empty value. */
+/** Releases it. The memory is free once it has no other holder. Accepts the empty value. */
 void vram_drop(struct vram_file *file);
 
 /** Bytes in use on @gpu, after removing what nobody holds. */

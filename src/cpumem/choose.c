@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Which memory of a frozen tree is taken: mappings by what smaps says of them, which is only read where maps
- * shows one that is large enough, then those of them whose pages are worth it by the page map, with several
- * threads. And how the plugin inside CRIU is told to leave it out.
+ * Chooses which memory of a frozen tree is saved: first mappings by their smaps entry, which is only read for
+ * processes whose maps have a large enough one, then the parts of these that are worth it by the page map, with
+ * several threads. Also fills the table by which the plugin inside CRIU hides them.
  */
 #include "cpumem/cpu-memory.h"
 
@@ -62,8 +62,8 @@ void cpu_memory_fini(struct cpu_memory *m)
 
 /* ---- what smaps says of a mapping; pure ---- */
 
-/* What may be said of memory that is plain: proc(5), VmFlags. All else (huge TLB pages, device memory,
- * userfaultfd, droppable pages, guards, shadow stacks, what a later kernel adds) stays with CRIU. */
+/* Flags of plain memory: proc(5), VmFlags. CRIU saves everything else (huge TLB pages, device memory, userfaultfd,
+ * droppable pages, guards, shadow stacks, flags of later kernels). */
 static const char plain_flags[] = " rd wr ex mr mw me ac nr hg nh sd dd dc wf lo mg lf nl ";
 
 static bool flags_are_plain(char *flags)
@@ -142,7 +142,7 @@ static bool is_large(uint64_t start, uint64_t end)
 	return align_down(end) >= align_up(start) + PRESENT_BYTES_MIN;
 }
 
-/* Reservations of terabytes that hold little are left out: looking at them would take long, for little. */
+/* Reservations of terabytes with little content are skipped: examining them would take long for little gain. */
 static bool is_dense(const struct cpu_memory_vma *vma)
 {
 	return is_large(vma->start, vma->end) && vma->there_bytes >= PRESENT_BYTES_MIN &&
@@ -317,9 +317,9 @@ struct last_memory {
 };
 
 /*
- * process_vm_readv(2) would give a process its own copy of each shared page that is read, as if it had been written to
- * (Linux 5.19 and later); a read of /proc/PID/mem, slower, does not. And of a user's process it would read whatever has its
- * number by then.
+ * process_vm_readv(2) would give a process its own copy of each shared page that is read, as if it had been written
+ * to (Linux 5.19 and later); a read of /proc/PID/mem, slower, does not. It also takes a pid,
+ * which another process may have by then.
  */
 static int open_region(struct cpu_memory_region *r, struct last_memory *last,
 		       const struct criu_user *user, struct brumate_error *err)
@@ -443,7 +443,7 @@ static int by_range(const void *a, const void *b)
 	return x->start < y->start ? -1 : x->start > y->start;
 }
 
-/* Sorted before CRIU sees them: it may be a user's, who could change them meanwhile, and what is sorted is to stand still. */
+/* Sorted before CRIU sees them: CRIU may run as a user, who could change the table during the sorting. */
 int cpu_memory_hide(int table_fd, const struct cpu_memory *m, enum cpu_memory_pids pids)
 {
 	auto_(unmap_table) struct hidden_table *t = map_table(table_fd);
@@ -502,7 +502,7 @@ int cpu_memory_table_ask(int table_fd, const struct attributes_call *calls, size
 	return 0;
 }
 
-/* Those of a copy, which CRIU cannot change. */
+/* The filters of a copy of the table, which CRIU cannot change. */
 static int digest_filters(struct manifest_filters *ret, const struct filter_table *t)
 {
 	for (uint32_t i = 0; i < t->n; i++) {

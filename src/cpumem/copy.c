@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * The bytes of CPU memory: out of frozen processes, into restored ones. A page that was never touched is not
- * read, and a page of zeros is not written: what is sparse stays so. A copy is private memory of ours, because
- * threads that fill one file wait for each other's pages. Where it is dense it is in huge pages, and the kernel
- * copies straight into it.
+ * The bytes of CPU memory: read from frozen processes, written into restored ones. Pages that were never touched are
+ * not read, and pages of zeros are not written, so sparse memory stays sparse. A copy is private memory of ours,
+ * because threads that fill one file would wait for each other's pages. Dense parts of it are in huge pages, and the
+ * kernel copies directly into it.
  */
 #include "cpumem/cpu-memory.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * Large private memory of a job's processes, saved and filled by us rather than by CRIU: which memory that
- * is, reading it out of frozen processes, writing it into restored ones, both by any number of threads,
- * and telling our plugin inside CRIU what to leave out (criu-plugin/hidden.h). Nothing here changes a
- * process that is saved: whoever dies at whatever moment, its memory is as it was.
+ * Large private memory of a job's processes, saved and filled by us instead of CRIU: choosing it, reading it from
+ * frozen processes, writing it into restored ones, both with any number of threads, and the table by which our plugin
+ * inside CRIU leaves it out (criu-plugin/hidden.h). Nothing here changes a process that is saved: its memory stays
+ * intact even if any of our programs dies.
  */
 #pragma once
 
@@ -76,12 +76,12 @@ int cpu_memory_copy_out(const struct cpu_memory *m, const struct cpu_memory_copy
 
 /**
  * cpu_memory_open() - open the memory of process @pid
- * @pidfd: of that process, borrowed; -1: whatever has the number at present is meant
- * @user: with whose rights; NULL: with ours
+ * @pidfd: of that process, borrowed; -1: use the process that has the pid at present
+ * @user: with this user's permissions; NULL: with ours
  *
- * What is opened is the memory that the process has now: one that starts another program later, with whatever rights, gets
- * another one. So the kernel decides once, and nothing can change what was decided.
- * Returns the descriptor of /proc/PID/mem (owned), -EPERM or -EACCES (that user may not trace the process), -ESRCH, -errno.
+ * Opens the present memory of the process: if it executes another program later, with any permissions, that gets new
+ * memory. So the kernel checks the permission once, and its decision stays valid. Returns the descriptor of
+ * /proc/PID/mem (owned), -EPERM or -EACCES (that user may not trace the process), -ESRCH, -errno.
  */
 int cpu_memory_open(pid_t pid, int pidfd, int flags, const struct criu_user *user,
 		    struct brumate_error *err);

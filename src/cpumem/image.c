@@ -2,13 +2,12 @@
 /*
  * CPU memory in a checkpoint. See image.h.
  *
- * Processes that go on wait for a copy in memory alone, which all cores make beside CRIU's own work: digests,
- * compression and the disk come after. Processes that are to end are read by the store itself. Their memory is
- * only read, so nothing is undone when something fails.
+ * Processes that continue after the checkpoint only wait for a copy in memory, which all cores make while CRIU does
+ * its own work: digests, compression and the disk come later. Processes that end are read by the store itself. Their
+ * memory is only read, so nothing has to be undone after a failure.
  *
- * All regions are filled at once, by all cores. On few cores what will be written is made huge pages before,
- * as far as a process comes to no more memory than it had: of a chunk that is stored, most pages may have been
- * missing.
+ * All regions are filled at once, by all cores. With few cores, memory to be written is turned into huge pages first,
+ * unless the process would then use more memory than before: most pages of a stored chunk may have been missing.
  */
 #include "cpumem/image.h"
 
@@ -31,7 +30,7 @@
 #include "gpu/vendor.h"
 #include "process/leftover.h"
 
-/* What is left to the machine beside a copy. */
+/* Memory to be left for others in addition to a copy. */
 #define SPARE_BYTES (256ull << 20)
 
 enum {
@@ -119,7 +118,7 @@ static struct manifest_region describe_region(const struct cpu_memory_region *r)
 	};
 }
 
-/* Processes that are to end stand still until the image is committed: no copy is needed. */
+/* Processes that end after the checkpoint stay frozen until the image is committed: no copy is needed. */
 static int save_in_place(struct cpu_memory_image *c, struct chunks_writer *w,
 			 struct brumate_error *err)
 {
@@ -147,7 +146,7 @@ static bool reserve_copy(struct cpu_memory_image *c, struct progress *progress)
 	return false;
 }
 
-/* Only now is it sure what the driver left: those it knows are saved, and nobody runs. */
+/* The driver's mappings are only final now: the processes that it knows are saved, and none runs. */
 static int check_device_maps(struct cpu_memory_image *c, const struct proc_tree *tree,
 			     const struct cpu_memory_frozen *frozen, struct brumate_error *err)
 {
@@ -424,8 +423,8 @@ static int plan_fill(struct fill *f, const struct manifest *m, const struct proc
 
 /* ---- huge pages ---- */
 
-/* They are cleared under the lock of a process's memory, by one core at a time: 10 GB/s, whatever more there
- * are. Small ones are by all: 2.3 GB/s a core, so that four cores are as fast with them. */
+/* Huge pages are cleared under the lock of a process's memory, by one core at a time: 10 GB/s, regardless of the
+ * number of cores. Small pages are cleared by all cores: 2.3 GB/s each, so that four cores are as fast with them. */
 static bool huge_pages_win(const struct fill *f)
 {
 	unsigned processes = 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * CPU memory in a checkpoint: beside CRIU's images, in the store's chunks. While CRIU holds the processes
- * frozen it is chosen, hidden from CRIU and read; after CRIU has put the processes together, before they run,
- * it is filled. Where our plugin is not installed, or there is no room for a copy, CRIU does it all.
+ * CPU memory in a checkpoint, in the store's chunks instead of CRIU's images. While CRIU holds the processes frozen,
+ * it is chosen, hidden from CRIU and read; after CRIU has restored the processes and before they run, it is filled.
+ * If our plugin is not installed, or there is no room for a copy, CRIU saves everything.
  *
- * The order of calls in a checkpoint: open, criu_dump_run() {frozen, dumped}, save, chunks_end(), saved, close;
- * in a restore: open, criu_restore() {fill}, close.
+ * The order of calls in a checkpoint: open, criu_dump_run() {frozen, dumped}, save, chunks_end(), saved, close; in a
+ * restore: open, criu_restore() {fill}, close.
  */
 #pragma once
 
@@ -82,16 +82,16 @@ void cpu_memory_image_saved(struct cpu_memory_image *i);
 void cpu_memory_image_close(struct cpu_memory_image *i);
 DEFINE_AUTO(struct cpu_memory_image *, cpu_memory_image_close)
 
-/** Whether a checkpoint has memory beside CRIU's images. */
+/** Whether a checkpoint has memory that we saved instead of CRIU. */
 bool cpu_memory_image_is_in(const struct manifest *m);
 
 /**
- * cpu_memory_image_fill() - fill what @image has beside CRIU's in the stopped processes below @root
- * @user: with whose rights; NULL: with ours
+ * cpu_memory_image_fill() - fill the memory in @image that CRIU does not have, in the stopped processes below @root
+ * @user: with this user's permissions; NULL: with ours
  *
- * At CRIU_EVENT_RESTORED where we may do what the CRIU may that made them, else at CRIU_EVENT_RESUMING, when they have the
- * rights that they are to have. Errors to act on: -EBADMSG (damaged), -ESRCH, -ECANCELED, -EPERM and -EACCES (one of them is
- * not the user's).
+ * At CRIU_EVENT_RESTORED if we have the permissions of the CRIU that made the processes, else at CRIU_EVENT_RESUMING,
+ * when the processes have their final permissions. Errors to act on: -EBADMSG (damaged), -ESRCH, -ECANCELED, -EPERM
+ * and -EACCES (one of them is not the user's).
  */
 int cpu_memory_image_fill(const struct store_image *image, struct proc_id root,
 			  const struct criu_user *user, struct progress *progress,

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate-criu-launch swrk FD, or --version: runs CRIU for a user who is not root, with CAP_CHECKPOINT_RESTORE and
- * no other capability. It has the capability from its file (setcap) and passes it on as an ambient one.
+ * brumate-criu-launch swrk FD, or --version: runs CRIU for a user other than root, with CAP_CHECKPOINT_RESTORE and no
+ * other capability. It has the capability from its file (setcap) and passes it on as an ambient one.
  *
- * Whoever runs this program chooses what CRIU is asked to do, but not which CRIU it is nor what is loaded into it:
- * the program, its plugin and all folders above them are root's alone, and found from where this program lies, never
- * from arguments or the environment. CRIU gets an environment made here. What the capability gives to such a user
- * stands in SECURITY.md.
+ * The caller chooses the requests to CRIU, but not which CRIU runs or what is loaded into it: the program, its plugin
+ * and all folders above them belong to root alone, and are found from the place of this program, never from arguments
+ * or the environment. CRIU gets an environment made here. SECURITY.md says what the capability gives to such a user.
  *
- * It takes no library of ours with it, and it starts anew with whatever the kernel gave it.
+ * It links none of our libraries.
  */
 #include "criu-launch/launch.h"
 #include "criu-plugin/hidden.h"
@@ -89,7 +88,7 @@ static int resolve_trusted(const char *path, char ret[static PATH_MAX])
 	return 0;
 }
 
-/* Finds @name beside this program, or one folder above, as in a build directory. */
+/* Finds @name in the folder of this program, or one folder above, as in a build directory. */
 static bool find_beside(const char *name, char ret[static PATH_MAX])
 {
 	static const char *const ways[] = { "", "/.." };
@@ -126,7 +125,7 @@ static void find_criu(char ret[static PATH_MAX])
 
 /* ---- what it gets ---- */
 
-/* The one capability of all that the process may have, so that a program run from here has it too. */
+/* Only this capability of all that the process may have is passed on to the executed program. */
 static void pass_capability_on(void)
 {
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
@@ -151,7 +150,7 @@ static void pass_capability_on(void)
 		refuse(LAUNCH_EXIT_REFUSED, "CAP_CHECKPOINT_RESTORE cannot be passed on: %m");
 }
 
-/* NAME=VALUE of our own environment; NULL where there is none. The kernel wrote it: it is not changed. */
+/* NAME=VALUE of our own environment; NULL if it is not set. The kernel wrote it: it must not be changed. */
 static char *keep(const char *name)
 {
 	size_t len = strlen(name);

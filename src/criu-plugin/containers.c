@@ -29,11 +29,12 @@
 #include "gpu/vendor.h"
 
 /*
- * What an image asks for: of one with GPU state the name, a colon and the seal of what is said of it beside CRIU's images, so that
- * neither goes without the other; the name alone is of images from before there were seals.
+ * The plugin name in an image. With GPU state: the name, a colon and the seal of the data about GPU state next to
+ * CRIU's images, so that neither can be used without the other; the name alone is in older images, which have no
+ * seal.
  */
 #define PLUGIN_NAME  "brumate-container"
-#define DEVICES_NAME PLUGIN_NAME "-devices" /* no GPU state, but devices to be opened anew */
+#define DEVICES_NAME PLUGIN_NAME "-devices" /* no GPU state, but devices to be reopened */
 #define TREE_NAME    "pstree.img"
 #define STREAM_NAME  "streamer-capture.sock"
 #define PARENT_NAME  "parent"
@@ -64,7 +65,7 @@ static struct {
 
 /* ---- what the image says, and what brumate-container is asked ---- */
 
-/* Whatever CRIU takes for its failure but "not mine". */
+/* Returns a code that CRIU takes for a failure, and not for "not mine". */
 static int fail(const char *what, const char *why)
 {
 	say(CRIU_LOG_ERROR, "%s: %s\n", what, why);
@@ -128,7 +129,8 @@ static int pause_devices(int pid)
 	return state.root ? 0 : save_all(pid);
 }
 
-/* Device memory reaches the directory of images beside what CRIU writes there, where CRIU asks once more at the end. */
+/* Device memory is written to the directory of images at the same time as CRIU's images if CRIU has a hook at their
+ * end. */
 static bool tells_late(void)
 {
 	return criu_hook_kinds() > CRIU_HOOK_DUMP_DEVICES_LATE;
@@ -218,8 +220,8 @@ static void stop_looking(void)
 }
 
 /*
- * CPU memory goes by the helper, too, where there is GPU state anyway, and so an image that asks for this plugin. CRIU looks
- * for the first page of any process when all of them stand still.
+ * The helper also saves CPU memory if there is GPU state, so that the image needs this plugin. CRIU examines the
+ * first page of any process only after all of them are stopped.
  */
 static int may_hide(void)
 {
@@ -235,8 +237,8 @@ static int may_hide(void)
 	return atomic_load_explicit(&state.table->n, memory_order_acquire) > 0;
 }
 
-/* Where any of this fails, CRIU saves that memory by itself; so it does where it saves what is new since an earlier image, and
- * where it tells of no end. */
+/* If any of this fails, CRIU saves that memory itself. It also does if it makes an incremental image, and if it
+ * reports no end. */
 static void prepare_to_hide(void)
 {
 	if ((!tells_late() && !state.sees_the_end) || !criu_get_image_dir ||
@@ -341,7 +343,7 @@ static int restore_running(struct runner *threads, size_t n)
 	return r;
 }
 
-/* CRIU looks for ends of its children whenever it is told of one. */
+/* CRIU checks for ended children whenever it gets SIGCHLD. */
 static int restore_all(pid_t root)
 {
 	static struct runner threads[TIDS_MAX];
@@ -350,7 +352,7 @@ static int restore_all(pid_t root)
 	int r;
 
 	state.root = root;
-	/* Should CRIU be killed from now on, half a container would run and write to its files. */
+	/* If CRIU is killed from here on, half a container would run and write to its files. */
 	if ((r = thread_bind(root)) < 0)
 		return fail("the container cannot be bound to CRIU", strerror(-r));
 	if (ask("load", root, answer) < 0)
@@ -381,8 +383,8 @@ static bool has_thread(pid_t pid)
 	return found;
 }
 
-/* Ends a process that CRIU holds, and takes note of the ends of threads in whatever order they come: the last of an init waits
- * until nothing of its pid namespace is left that nobody took note of. */
+/* Kills a process that CRIU holds, and reaps its threads in any order: the last thread of an init does not end before
+ * all processes of its pid namespace have been reaped. */
 static void end_process(pid_t pid)
 {
 	sigset_t child, before;
@@ -510,7 +512,7 @@ static int init_plugin(int stage)
 {
 	state.stage = stage;
 	setenv(HIDDEN_DEV_VARIABLE, gpu_vendor()->devices, 1);
-	/* containerd pauses a container before, and who is paused cannot answer. */
+	/* containerd pauses a container before its checkpoint, and paused processes cannot answer. */
 	if (stage == CRIU_STAGE_DUMP && set_compel_interrupt_only_mode)
 		set_compel_interrupt_only_mode();
 	if (stage == CRIU_STAGE_DUMP && !tells_late())
@@ -520,7 +522,7 @@ static int init_plugin(int stage)
 	return stage == CRIU_STAGE_RESTORE ? begin_restore() : 0;
 }
 
-/* Unless it is told to keep the container, the helper ends what there is of it. */
+/* Unless it gets a message to keep the container, the helper kills what exists of it. */
 static void end_restore(int result)
 {
 	char answer[HELPER_ANSWER_BYTES];

@@ -18,7 +18,7 @@ int hidden_table_new(void)
 	if (fd < 0 || ftruncate(fd, sizeof(struct hidden_table)) < 0 ||
 	    pwrite(fd, &magic, sizeof(magic), offsetof(struct hidden_table, magic)) < 0)
 		return -errno;
-	/* CRIU may be a user's: a table that it cut would end by SIGBUS whoever has it mapped. */
+	/* CRIU may run as a user: if it truncated the table, processes that map it would get SIGBUS. */
 	if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
 		return -errno;
 	return take_fd(&fd);

@@ -12,8 +12,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/** Environment variables of CRIU: the number of the memfd; and a list, parted by colons, of how the
- * paths begin of devices that are opened anew at restore. */
+/** Environment variables of CRIU: the number of the memfd; and a list, separated by colons, of path prefixes of
+ * devices that are reopened at restore. */
 #define HIDDEN_FD_VARIABLE  "BRUMATE_CRIU_HIDDEN"
 #define HIDDEN_DEV_VARIABLE "BRUMATE_CRIU_DEVICES"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Which hooks the CRIU has that we are in. See plugin.h, "which CRIU this is in". It is told by the size of the table in which CRIU lists
- * who has which hook: a list's head for all plugins and one for each kind. Nothing in it is read.
+ * Determines which hooks the CRIU around us has. See plugin.h, "which CRIU this is in". The answer comes from the
+ * size of the table in which CRIU lists the plugins of each hook: one list head for all plugins and one for each
+ * hook. Nothing in it is read.
  */
 #include <dlfcn.h>
 #include <elf.h>

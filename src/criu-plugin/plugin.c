@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate's CRIU plugin. It hides from CRIU the memory that the shim saves by itself (hidden.h); it writes down filters of system
- * calls, since CRIU is who traces the processes; it has interrupted waits begin anew (calls.h), and restored threads make calls for
- * themselves; and it opens leftover descriptors of devices anew. It decides nothing, and owns nothing but its view of the table.
+ * brumate's CRIU plugin. It hides from CRIU the memory that the shim saves itself (hidden.h); records filters of
+ * system calls, since CRIU traces the processes; restarts interrupted waits (calls.h); has restored threads make
+ * calls for themselves; and reopens leftover descriptors of devices. It decides nothing, and owns nothing but its view
+ * of the table.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -125,7 +126,7 @@ static void note_error(int pid, int r)
 	}
 }
 
-/* Leaves the process to whatever other plugin there is. What the table says the shim takes for a failure. */
+/* Leaves the process to other plugins. The shim takes an error in the table for a failure. */
 static int checkpoint_devices(int pid)
 {
 	int r = check_registers(pid);
@@ -183,7 +184,7 @@ static int restore_ext_file(int id, bool *flag)
 	return r;
 }
 
-/* CRIU takes a negative answer of any kind for its failure. */
+/* CRIU takes any negative result for a failure. */
 static int handle_device_vma(int fd, const struct stat *st)
 {
 	(void)st;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * What brumate's CRIU plugin is made of: what CRIU expects of a plugin and offers it, devices that are opened
- * anew, page maps without what is hidden, and the change of CRIU's imports by which it is asked for them.
+ * The parts of brumate's CRIU plugin: the interface between CRIU and plugins, devices that are reopened, page maps
+ * without hidden ranges, and the replacement of CRIU's imports by which they are answered.
  */
 #pragma once
 
@@ -61,7 +61,8 @@ extern void print_on_level(unsigned level, const char *format, ...)
 extern int add_inventory_plugin(const char *name) __attribute__((weak));
 /** True if the image names it; a plugin that does not ask is taken for absent. */
 extern bool check_and_remove_inventory_plugin(const char *name, size_t len) __attribute__((weak));
-/** Has CRIU stop threads one by one rather than by the freezer of their cgroup, which it thaws first if somebody has frozen it. */
+/** Makes CRIU stop threads one by one instead of with the freezer of their cgroup, which it thaws first if it is
+ * frozen. */
 extern void set_compel_interrupt_only_mode(void) __attribute__((weak));
 /** fd (borrowed) of the directory with the images. */
 extern int criu_get_image_dir(void) __attribute__((weak));
@@ -69,18 +70,18 @@ extern int criu_get_image_dir(void) __attribute__((weak));
 /* ---- which CRIU this is in ---- */
 
 /**
- * How many kinds of hooks this CRIU has, which the number of its interface does not tell: 12 in 4.0 and 4.1, 13 in 4.2, more after
- * it. 0: that cannot be told.
+ * The number of kinds of hooks in this CRIU, which the version of its interface does not tell: 12 in 4.0 and 4.1, 13
+ * in 4.2, more after it. 0: unknown.
  */
 unsigned criu_hook_kinds(void);
 
 /**
- * Says of a descriptor, where that can be said, that CRIU need not ask for it again. @flag is the second argument of
- * CRIU_HOOK_RESTORE_EXT_FILE. CRIU 4.3 passes a flag there, which nobody may have set before. CRIU up to 4.2.1 passes none: in that
- * register is what a call before has left, the buffer of its log or, where it logs less, a string that is read-only. The flag came
- * with fb02dbf68 after 4.2, the 14th kind of hook three commits later; no release is in between. Returns 0, -ELIBBAD: whether there
- * is a flag cannot be told. Then nothing is written, and the hook is to fail: a flag that happens to be set makes CRIU drop the fd
- * and ask again.
+ * Sets the flag by which CRIU does not ask for a descriptor again, if this CRIU has it. @flag is the second argument
+ * of CRIU_HOOK_RESTORE_EXT_FILE. CRIU 4.3 passes a flag there, initially unset. CRIU up to 4.2.1 passes nothing: the
+ * register then has a leftover of an earlier call, the buffer of its log or, if it logs less, a string that is
+ * read-only. The flag came with fb02dbf68 after 4.2, the 14th kind of hook three commits later; there is no release
+ * in between. Returns 0; -ELIBBAD: it is unknown whether there is a flag. Then nothing is written, and the hook has
+ * to fail: a flag that happens to be set would make CRIU drop the fd and ask again.
  */
 int criu_no_retry(bool *flag);
 
@@ -102,8 +103,8 @@ int device_restore_fd(int id, bool *flag);
 int device_dump_map(int fd);
 
 /**
- * What is mapped in the task being restored in place of @path, from its beginning: 1 and the fd, 0 (not a device
- * that is named), -errno. The fd is a new one each time; it is for whoever is given it to close.
+ * The replacement of the mapping of @path in the task being restored, from its beginning: 1 and the fd, 0 (not one of
+ * the named devices), -errno. The fd is a new one each time, to be closed by its recipient.
  */
 int device_restore_map(const char *path, int *ret_fd);
 
@@ -201,8 +202,8 @@ void semaphores_end(void);
 int semaphore_replace(int fd);
 
 /**
- * Writes down the filters of all threads of process @pid, which we trace and which stand still. What cannot be read, or
- * finds no room, is said in @t->error.
+ * Records the filters of all threads of process @pid, which we trace and which are stopped. What cannot be read, or
+ * finds no room, is reported in @t->error.
  */
 void filters_read(struct filter_table *t, pid_t pid);
 

@@ -71,7 +71,7 @@ int thread_bind(pid_t tid)
 	return set_options(tid, PTRACE_O_EXITKILL);
 }
 
-/* It is to meet nothing but the driver. Filters of system calls count for it again. */
+/* It must only run the driver's code. Filters of system calls apply to it again. */
 int thread_let_run(struct runner *t)
 {
 	int r = get_mask(t->tid, &t->mask);
@@ -135,7 +135,7 @@ static bool runs(const struct runner *runners, size_t n, pid_t tid)
 	return false;
 }
 
-/* By any thread the kernel finds all of its process. */
+/* Any thread of a process identifies all of it to the kernel. */
 static int add_beside(struct bystanders *b, pid_t of, const struct runner *runners, size_t n)
 {
 	char path[64];
@@ -177,7 +177,7 @@ void bystanders_free(struct bystanders *b)
 bool bystander_may_call(uint64_t nr, const uint64_t arguments[static 6])
 {
 	switch (nr) {
-	case SYS_futex: /* who holds a lock may wait for another one first */
+	case SYS_futex: /* the holder of a lock may have to wait for another lock first */
 	case SYS_brk:
 	case SYS_munmap:
 	case SYS_mremap:
@@ -233,7 +233,7 @@ static void begin(struct bystander *b)
 		go_on(b);
 }
 
-/* Returns whether it has told anything. */
+/* Returns whether the thread had an event. */
 static bool attend(struct bystander *b)
 {
 	int status;

@@ -26,18 +26,18 @@ int thread_bind(pid_t tid);
 /** Lets it run without signals. -errno. */
 int thread_let_run(struct runner *t);
 
-/** Stops it as CRIU left it, but for system calls, which begin anew. -errno. */
+/** Stops it in the state in which CRIU left it, except that system calls are restarted. -errno. */
 int thread_stop_again(const struct runner *t);
 
 struct bystanders; /* the threads that step aside */
 
-/** The threads beside @runners in the processes that have an agent: those of others might come to the driver, and wait there
- * with a lock of its own. NULL: no memory. */
+/** The other threads, apart from @runners, of the processes that have an agent: those of other processes might enter
+ * the driver, and wait there with a lock of its own. NULL: out of memory. */
 struct bystanders *bystanders_find(const struct runner *runners, size_t n);
 void bystanders_free(struct bystanders *b);
 
-/** Lets them step aside for a moment. All are stopped again when it returns; -errno: one is not. */
+/** Lets them run for a moment to release locks. All are stopped again when it returns; -errno: one is not. */
 int bystanders_step(struct bystanders *b);
 
-/** Whether it may make this system call meanwhile: one that only its own process gets to see. Pure. */
+/** Whether it may make this system call during that: one whose effects only its own process sees. Pure. */
 bool bystander_may_call(uint64_t nr, const uint64_t arguments[static 6]);
