@@ -170,7 +170,7 @@ static int check_runtime_dir(const char *dir, bool in_tmp, struct brumate_error 
 	if (!S_ISDIR(st.st_mode))
 		return refuse_runtime_dir(dir, "is not a directory", err);
 	if (st.st_uid != geteuid() && (in_tmp || st.st_uid != 0))
-		return refuse_runtime_dir(dir, "belongs to somebody else", err);
+		return refuse_runtime_dir(dir, "belongs to another user", err);
 	if ((st.st_mode & 022) && !(st.st_mode & S_ISVTX))
 		return refuse_runtime_dir(dir, "other users could replace what is in it", err);
 	return 0;

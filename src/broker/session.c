@@ -261,7 +261,8 @@ static int add_layout(struct session *s, const struct transfer_packet *p, struct
 	if (!s->pieces)
 		return brumate_fail(err, ENOMEM, "pieces: %m");
 	if (p->n_total != s->n_pieces_all || p->n > s->n_pieces_all - s->n_pieces)
-		return brumate_fail(err, EBADMSG, "pieces: another number of them than was told");
+		return brumate_fail(err, EBADMSG,
+				    "pieces: their number differs from that in the layout");
 	memcpy(s->pieces + s->n_pieces, p->pieces, p->n * sizeof(*p->pieces));
 	s->n_pieces += p->n;
 	if (s->n_pieces == s->n_pieces_all && begin_transfer(s, &s->refused) < 0)
@@ -391,7 +392,7 @@ static int serve_fds(struct session *s, const struct transfer_packet *p, const i
 	if (p->op == TRANSFER_SEGMENTS && s->state == SESSION_EXPECTS) {
 		if (p->n > s->from.n_total - s->n_segments)
 			return brumate_fail(err, EBADMSG,
-					    "host copy: more segments than were told");
+					    "host copy: more segments than announced");
 		*ret_taken = true;
 		return add_segments(s, p, fds, err);
 	}

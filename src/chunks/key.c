@@ -61,7 +61,7 @@ static int check_owner(int fd, const char *what, const char *path, struct brumat
 		return 0;
 	brumate_fail(err, EACCES, "%s %s: users other than its owner may use it (mode %04o)", what,
 		     path, st.st_mode & 07777);
-	brumate_hint(err, "chmod go= %s; if somebody may have read it, make a new one", path);
+	brumate_hint(err, "chmod go= %s; if other users may have read it, make a new one", path);
 	return -EACCES;
 }
 

@@ -138,7 +138,7 @@ static void pass_capability_on(void)
 	if (!(caps[word].permitted & bit))
 		refuse(LAUNCH_EXIT_NO_CAPABILITY, "%s",
 		       prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1
-			       ? "whoever started this set no_new_privs, so CRIU gets no "
+			       ? "the calling program set no_new_privs, so CRIU gets no "
 				 "CAP_CHECKPOINT_RESTORE"
 			       : "its file has no CAP_CHECKPOINT_RESTORE, or lies on a file system "
 				 "that is mounted nosuid");

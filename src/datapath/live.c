@@ -155,7 +155,7 @@ int live_copy(struct datapath *d, struct brumate_error *err)
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 
 	if (!d->n_agents) {
-		progress_note(d->progress, "no live copy: device memory goes by the driver alone");
+		progress_note(d->progress, "no live copy: the driver alone moves device memory");
 		return 1;
 	}
 	int r = try_live_copy(d, &why);

@@ -38,11 +38,10 @@ static void leave_to_driver(const struct datapath_agent *a, struct progress *not
 {
 	if (a->result == -ENOENT)
 		progress_note(notes,
-			      "process %d has no agent: its device memory goes by the driver alone",
+			      "process %d has no agent: the driver alone moves its device memory",
 			      a->agent.id.pid);
 	else
-		progress_note(notes, "%s: its device memory goes by the driver alone",
-			      a->error.text);
+		progress_note(notes, "%s: the driver alone moves its device memory", a->error.text);
 }
 
 /* Forgets agents whose last request failed: the driver saves their processes. */
@@ -188,10 +187,11 @@ int park_check(const struct datapath *d, struct brumate_error *err)
 
 		if (has_agent(d, id) || is_among(d->gone, d->n_gone, id) || proc_has_ended(id))
 			continue;
-		brumate_fail(err, EIO,
-			     "process %d: its agent does not answer, and its device memory is held "
-			     "for it",
-			     id.pid);
+		brumate_fail(
+			err, EIO,
+			"process %d: its agent does not answer, so its device memory cannot be "
+			"returned",
+			id.pid);
 		brumate_hint(err, "try again");
 		return -EIO;
 	}
@@ -218,10 +218,10 @@ static int make_drain(struct datapath *d, struct brumate_error *err)
 	fd = memfd_create("brumate-drain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0 || ftruncate(fd, sizeof(*d->drain)) < 0 ||
 	    fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
-		return brumate_fail(err, errno, "memory for the agents to drain by: %m");
+		return brumate_fail(err, errno, "shared memory of the agents: %m");
 	at = mmap(NULL, sizeof(*d->drain), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED)
-		return brumate_fail(err, errno, "memory for the agents to drain by: %m");
+		return brumate_fail(err, errno, "shared memory of the agents: %m");
 	d->drain = at;
 	d->drain->start_ns = clock_now_ns();
 	d->drain->busy = ~0ull >> (AGENT_DRAIN_MEMBERS_MAX - d->n_agents);
@@ -390,7 +390,7 @@ static int let_in(void *arg, size_t i, const struct worker *me, struct brumate_e
 	if (r == 0 && a.gate == AGENT_GATE_CLOSED)
 		r = agent_open_gate(&a, &why);
 	if (r < 0 && r != -ENOENT && !proc_has_ended(id))
-		log_warn("a process that began to use the GPU may still be held back: job=%s "
+		log_warn("a process that began to use the GPU may still be blocked: job=%s "
 			 "pid=%d reason=\"%s\"",
 			 d->owner.id, id.pid, why.text);
 	agent_detach(&a);
@@ -1106,7 +1106,7 @@ static void save_baseline(struct datapath *d)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	if (vault_baseline_bytes(d->vault) && vault_save(d->vault, &d->owner, &err) < 0)
-		log_warn("the kept host copy is known to the shim alone: job=%s reason=\"%s\"",
+		log_warn("the kept host copy is lost if the shim ends: job=%s reason=\"%s\"",
 			 d->owner.id, err.text);
 }
 

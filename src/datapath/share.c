@@ -113,8 +113,8 @@ static int check_alias(struct datapath *d, const struct datapath_agent *a,
 		     a->agent.id.pid, alias->pid,
 		     owner ? "has freed it" : "has no agent or is not of this job");
 	brumate_hint(err,
-		     "nobody can export it any more; it can be saved once process %d frees "
-		     "it, too",
+		     "no process can export it any more; the job can be saved once process %d "
+		     "frees it, too",
 		     a->agent.id.pid);
 	return -EOPNOTSUPP;
 }

@@ -381,8 +381,8 @@ static void empty_keeper(const struct keeper_owner *owner)
 		vault_fini(&nothing);
 	}
 	if (r < 0 && r != -ENOENT)
-		log_warn("the keeper holds what nobody needs: job=%s reason=\"%s\"", owner->id,
-			 err.text);
+		log_warn("the keeper still holds memory that is not needed: job=%s reason=\"%s\"",
+			 owner->id, err.text);
 }
 
 /* Drops a host copy that lacks a segment. */

@@ -58,7 +58,7 @@ static int suspend_data_out(struct op *op, struct brumate_error *err)
 		*err = why;
 		return r;
 	}
-	progress_note(&op->progress, "%s: all device memory goes by the driver alone", why.text);
+	progress_note(&op->progress, "%s: the driver alone moves device memory", why.text);
 	log_warn("the data path failed, the driver takes over: job=%s reason=\"%s\"", op->job->id,
 		 why.text);
 	if ((r = step_bring_back(op, err)) < 0)

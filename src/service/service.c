@@ -223,7 +223,7 @@ static int fail_still(const struct watch *w, struct brumate_error *err)
 		program = comm;
 	}
 	const bool frozen = machine_is_frozen(w->peer.pid);
-	brumate_fail(err, EHOSTDOWN, "%s (process %d) %s, and so answers nobody", program,
+	brumate_fail(err, EHOSTDOWN, "%s (process %d) %s, so it does not answer", program,
 		     w->peer.pid, frozen ? "is frozen with its cgroup" : "was stopped by a signal");
 	brumate_error_exit(err, EXIT_BUSY);
 	if (frozen)

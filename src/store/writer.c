@@ -492,7 +492,7 @@ static int publish(struct store_writer *w, struct brumate_error *err)
 
 	int r = call_rename(w->store_fd, partial, w->id);
 	if (r == -EEXIST)
-		return brumate_fail(err, EEXIST, "somebody else has written it in the meantime");
+		return brumate_fail(err, EEXIST, "another program has written it in the meantime");
 	if (r < 0)
 		return files_fail(err, -r, w->path, "rename");
 	r = call_sync_store(w->store_fd);

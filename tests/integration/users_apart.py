@@ -113,7 +113,7 @@ def what_one_user_floods_stops_nobody_else(bed):
 def a_place_that_another_user_made(bed):
     """Who comes first makes /tmp/brumate-UID; nobody works in one that somebody else made, or may write to."""
     with beside() as other:
-        for mode, owner, words in ((0o700, other.uid, "belongs to somebody else"), (0o777, bed.uid, "other users could")):
+        for mode, owner, words in ((0o700, other.uid, "belongs to another user"), (0o777, bed.uid, "other users could")):
             os.mkdir(bed.runtime_dir)
             os.chmod(bed.runtime_dir, mode)
             os.chown(bed.runtime_dir, owner, owner)
