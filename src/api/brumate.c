@@ -199,7 +199,7 @@ static int ask(struct asked *ret, const char *name, unsigned flags)
 
 /* Returns 1 if the checkpoint was made, 0 if that is not known yet, <0 if it was not made, or if that cannot be known.
  * @unreadable counts failed reads. */
-static int look(const struct asked *asked, unsigned *unreadable)
+static int check_outcome(const struct asked *asked, unsigned *unreadable)
 {
 	char text[TEXT_BYTES], path[2 * PATH_MAX];
 	size_t len = strlen(asked->checkpoint);
@@ -232,7 +232,7 @@ static int wait_for_answer(const struct asked *asked, const struct birth *born)
 
 	for (;;) {
 		nanosleep(&pause, NULL);
-		int r = look(asked, &unreadable);
+		int r = check_outcome(asked, &unreadable);
 		/* Checked last, as the process may have been saved just before. */
 		const struct birth now = birth();
 		if (is_another_life(&now, born))

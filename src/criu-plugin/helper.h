@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The program that does what the plugin in a container engine's CRIU has done (src/container/main.c). */
+/* The program that does the work of the plugin in a container engine's CRIU (src/container/main.c). */
 #pragma once
 
 #include <stdbool.h>

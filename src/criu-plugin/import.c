@@ -21,7 +21,7 @@ enum { IMPORT_SLOT = R_X86_64_JUMP_SLOT, IMPORT_DATA = R_X86_64_GLOB_DAT };
 enum { IMPORT_SLOT = R_AARCH64_JUMP_SLOT, IMPORT_DATA = R_AARCH64_GLOB_DAT };
 #endif
 
-struct search {
+struct import_search {
 	const char *name;
 	void *replacement;
 	void *found; /* what was there */
@@ -87,7 +87,7 @@ static bool is_unresolved(const struct imports *m, const void *function)
 	return false;
 }
 
-static void replace_import(const struct imports *m, struct search *s, uintptr_t where)
+static void replace_import(const struct imports *m, struct import_search *s, uintptr_t where)
 {
 	uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
 	void *page = (void *)(where & ~(page_bytes - 1));
@@ -103,7 +103,7 @@ static void replace_import(const struct imports *m, struct search *s, uintptr_t 
 	s->found = resolved ? resolved : before;
 }
 
-static void search_table(const struct imports *m, struct search *s, const ElfW(Rela) * table,
+static void search_table(const struct imports *m, struct import_search *s, const ElfW(Rela) * table,
 			 size_t bytes)
 {
 	for (size_t i = 0; table && i < bytes / sizeof(*table); i++) {
@@ -119,7 +119,7 @@ static void search_table(const struct imports *m, struct search *s, const ElfW(R
 /* The main program is the first; the search ends with it. */
 static int search_program(struct dl_phdr_info *info, size_t size, void *arg)
 {
-	struct search *s = arg;
+	struct import_search *s = arg;
 	struct imports m = { .base = info->dlpi_addr,
 			     .headers = info->dlpi_phdr,
 			     .n_headers = info->dlpi_phnum };
@@ -137,7 +137,7 @@ static int search_program(struct dl_phdr_info *info, size_t size, void *arg)
 
 void *import_replace(const char *name, void *replacement)
 {
-	struct search s = { .name = name, .replacement = replacement };
+	struct import_search s = { .name = name, .replacement = replacement };
 
 	dl_iterate_phdr(search_program, &s);
 	return s.found;

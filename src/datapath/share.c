@@ -47,7 +47,7 @@ static struct datapath_agent *find_owner(struct datapath *d, const struct agent_
 }
 
 /* Lists all aliases, and the pieces of their owners. */
-static int look(struct datapath *d, struct brumate_error *err)
+static int list_all(struct datapath *d, struct brumate_error *err)
 {
 	int r = agents_ask(d, list_aliases, err);
 
@@ -121,7 +121,7 @@ static int check_alias(struct datapath *d, const struct datapath_agent *a,
 
 int share_check(struct datapath *d, struct brumate_error *err)
 {
-	int r = share_is_used(d) ? look(d, err) : 1;
+	int r = share_is_used(d) ? list_all(d, err) : 1;
 
 	for (size_t i = 0; r == 0 && i < d->n_agents; i++)
 		for (size_t k = 0; r == 0 && k < d->agents[i].n_aliases; k++)
@@ -345,7 +345,7 @@ static int check_hidden(struct datapath *d, struct brumate_error *err)
 
 int share_hide(struct datapath *d, struct brumate_error *err)
 {
-	int r = share_is_used(d) ? look(d, err) : 0;
+	int r = share_is_used(d) ? list_all(d, err) : 0;
 	bool orphans = r == 0 && any_orphan_is_away(d);
 
 	if (r == 0 && share_is_used(d) && (agents_count_imported(d) || orphans))

@@ -180,8 +180,8 @@ static int choose(struct found **ret, struct found_list *l, const char *word,
 	return *ret ? 0 : -ENOENT;
 }
 
-static int search(struct http_client *c, const char *word, struct found *ret,
-		  const struct http_watch *watch, struct brumate_error *err)
+static int find_by_word(struct http_client *c, const char *word, struct found *ret,
+			const struct http_watch *watch, struct brumate_error *err)
 {
 	auto_(found_list_fini) struct found_list all = FOUND_LIST_EMPTY;
 	struct found *f = NULL;
@@ -210,7 +210,7 @@ int find_one(struct http_client *c, const char *word, struct found *ret,
 	}
 	if (r == 0 && f.incomplete) {
 		found_fini(&f);
-		r = search(c, word, &f, watch, err);
+		r = find_by_word(c, word, &f, watch, err);
 	}
 	if (r < 0)
 		return r;

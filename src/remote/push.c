@@ -76,7 +76,7 @@ static size_t parts_of(const struct push *p, uint64_t len_bytes)
 }
 
 /* Whether the right object is under the key of @it: 0 or -ENOENT. A pack is identified by its name. */
-static int look(struct http_connection *s, const struct item *it, struct brumate_error *err)
+static int find_object(struct http_connection *s, const struct item *it, struct brumate_error *err)
 {
 	char have[DIGEST_TEXT_BYTES], want[DIGEST_TEXT_BYTES];
 	uint64_t len;
@@ -95,7 +95,7 @@ static int look(struct http_connection *s, const struct item *it, struct brumate
 static int begin(struct push *p, struct http_connection *s, struct item *it,
 		 struct brumate_error *err)
 {
-	int r = look(s, it, err);
+	int r = find_object(s, it, err);
 
 	if (r == 0)
 		it->state = ITEM_THERE;
@@ -135,7 +135,7 @@ static int end_upload(struct http_connection *s, struct item *it, struct brumate
 {
 	int r = upload_end(&it->upload, s, it->key, err);
 
-	if (r == -ENOENT && look(s, it, NULL) == 0)
+	if (r == -ENOENT && find_object(s, it, NULL) == 0)
 		r = 0;
 	if (r == 0)
 		upload_fini(&it->upload);
@@ -226,7 +226,7 @@ static int recheck_unit(void *arg, struct http_connection *s, size_t i, struct b
 
 	if (it->state != ITEM_THERE || p->units[i].part)
 		return 0;
-	int r = look(s, it, err);
+	int r = find_object(s, it, err);
 	if (r != -ENOENT)
 		return r;
 	/* The next pass uploads it. */

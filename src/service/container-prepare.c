@@ -56,7 +56,7 @@ struct watched {
 	unsigned pause_ms;
 };
 
-struct watch {
+struct containers {
 	struct watched *items;
 	size_t n, n_wanted;
 	char own_namespace[64];
@@ -65,7 +65,7 @@ struct watch {
 
 /* ---- who is there ---- */
 
-static struct watched *find(struct watch *w, dev_t place)
+static struct watched *find(struct containers *w, dev_t place)
 {
 	for (size_t i = 0; i < w->n; i++)
 		if (w->items[i].place == place)
@@ -98,7 +98,7 @@ static bool has_agent(pid_t pid, dev_t *ret_place)
 	return true;
 }
 
-static void look_at(struct watch *w, pid_t pid)
+static void look_at(struct containers *w, pid_t pid)
 {
 	char namespace[64];
 	dev_t place;
@@ -113,7 +113,7 @@ static void look_at(struct watch *w, pid_t pid)
 }
 
 /* Returns false if they cannot be examined. */
-static bool look_at_all(struct watch *w)
+static bool look_at_all(struct containers *w)
 {
 	auto_closedir DIR *proc = opendir("/proc");
 	pid_t pid;
@@ -128,7 +128,7 @@ static bool look_at_all(struct watch *w)
 
 /* ---- what is wanted for them ---- */
 
-static void let_go(struct watch *w, struct watched *c)
+static void let_go(struct containers *w, struct watched *c)
 {
 	if (c->kept_fd >= 0)
 		w->n_wanted--;
@@ -183,7 +183,7 @@ static int ask_broker(struct watched *c, const struct brumate_conf *conf, int *r
 	return r;
 }
 
-static void want(struct watch *w, struct watched *c, const struct brumate_conf *conf)
+static void want(struct containers *w, struct watched *c, const struct brumate_conf *conf)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	int before_fd = fcntl(
@@ -207,7 +207,7 @@ static bool has_changed(const struct watched *c)
 	       memcmp(c->asked.items, c->now.items, c->now.n * sizeof(*c->now.items));
 }
 
-static void consider(struct watch *w, struct watched *c, const struct brumate_conf *conf)
+static void consider(struct containers *w, struct watched *c, const struct brumate_conf *conf)
 {
 	if (deadline_left_ms(c->due_ns))
 		return;
@@ -220,7 +220,7 @@ static void consider(struct watch *w, struct watched *c, const struct brumate_co
 }
 
 /* Forgets containers that have no such process any more. */
-static void look(struct watch *w)
+static void look_at_containers(struct containers *w)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	const bool wants = conf_load(&conf, NULL) == 0 && conf.prepare;
@@ -242,7 +242,7 @@ static void look(struct watch *w)
 
 /* ---- who misses it ---- */
 
-static void give_back(const struct watch *w, struct watched *c)
+static void give_back(const struct containers *w, struct watched *c)
 {
 	room_tell(&c->room, NULL, 0);
 	room_give_back(w->simulated);
@@ -250,7 +250,7 @@ static void give_back(const struct watch *w, struct watched *c)
 }
 
 /* Until the next look: frees GPUs on request of an agent, and when the broker is about to close them. */
-static void listen_until(struct watch *w, uint64_t deadline_ns)
+static void listen_until(struct containers *w, uint64_t deadline_ns)
 {
 	struct pollfd fds[2 * WANTED_MAX];
 	struct watched *of[2 * WANTED_MAX];
@@ -279,12 +279,12 @@ static void listen_until(struct watch *w, uint64_t deadline_ns)
 
 static void *prepare_thread(void *arg)
 {
-	struct watch w = { .n = 0 };
+	struct containers w = { .n = 0 };
 
 	(void)arg;
 	proc_link_read(getpid(), "ns/mnt", w.own_namespace, sizeof(w.own_namespace));
 	for (;;) {
-		look(&w);
+		look_at_containers(&w);
 		listen_until(&w, deadline_in_ms(LOOK_MS));
 	}
 	return NULL;

@@ -240,7 +240,7 @@ static int get_init(struct proc_id *ret, const struct state *state, struct bruma
 
 /* ---- a container ---- */
 
-struct search {
+struct container_search {
 	const char *word;
 	size_t n_begin;			/* containers whose ids begin with the word */
 	bool is_exact;			/* found by its full id or name */
@@ -288,7 +288,7 @@ static void describe(struct service_container *ret, const struct state *state)
 /* Considers one container. */
 static void consider(void *arg, const struct state *state)
 {
-	struct search *s = arg;
+	struct container_search *s = arg;
 	char name[NAME_MAX + 1];
 
 	find_name(name, state->object, state->id);
@@ -303,7 +303,8 @@ static void consider(void *arg, const struct state *state)
 	s->r = get_init(&s->found.init, state, &s->why);
 }
 
-static int check_found(const struct search *s, const struct walk *w, struct brumate_error *err)
+static int check_found(const struct container_search *s, const struct walk *w,
+		       struct brumate_error *err)
 {
 	if (s->n_begin > 1) {
 		brumate_fail(err, EINVAL, "%zu containers are meant by \"%s\"", s->n_begin,
@@ -326,7 +327,7 @@ static int check_found(const struct search *s, const struct walk *w, struct brum
 	return -ENOENT;
 }
 
-static void pick_name(char ret[static 64], const struct search *s)
+static void pick_name(char ret[static 64], const struct container_search *s)
 {
 	const char *text = *s->name ? s->name : s->found.id;
 	int most = strlen(text) < JOB_NAME_BYTES ? JOB_NAME_BYTES - 1 : SHORT_ID;
@@ -342,7 +343,7 @@ static void pick_name(char ret[static 64], const struct search *s)
 int service_find_container(struct service_container *ret, const char *word, const char *dirs,
 			   struct brumate_error *err)
 {
-	struct search s = { .word = word };
+	struct container_search s = { .word = word };
 	struct walk w = { .visit = consider, .arg = &s };
 
 	if (!*word || strchr(word, '/'))

@@ -122,7 +122,7 @@ enum {
 
 enum relay_end { RELAY_WAITS, RELAY_CANCELLED, RELAY_STANDS_STILL, RELAY_TIMED_OUT };
 
-struct watch {
+struct relay {
 	const struct cancel *cancel;
 	int done_fd;
 	int wire_fd;
@@ -152,7 +152,7 @@ static bool stands_still(struct proc_id id)
 }
 
 /* Why the wait has to end, other than the caller's cancellation; RELAY_WAITS: it continues. */
-static enum relay_end look_at_peer(struct watch *w)
+static enum relay_end look_at_peer(struct relay *w)
 {
 	uint64_t now_ns = clock_now_ns();
 
@@ -172,14 +172,14 @@ static enum relay_end look_at_peer(struct watch *w)
 }
 
 /* A call without limits needs no checks between events. */
-static int look_every_ms(const struct watch *w)
+static int look_every_ms(const struct relay *w)
 {
 	return w->timeout_ms || w->still_ms ? LOOK_MS : -1;
 }
 
-static void *watch(void *arg)
+static void *watch_peer(void *arg)
 {
-	struct watch *w = arg;
+	struct relay *w = arg;
 	enum relay_end end = RELAY_WAITS;
 	struct pollfd fds[CANCEL_FDS + 1];
 
@@ -204,7 +204,7 @@ static void *watch(void *arg)
 /* Keeps what the operation waits for, and passes the reply on. */
 static void note_reply(void *arg, json_t *reply)
 {
-	struct watch *w = arg;
+	struct relay *w = arg;
 	const char *text = json_string_value(
 		json_object_get(json_object_get(reply, "progress"), "waiting_for"));
 
@@ -213,7 +213,7 @@ static void note_reply(void *arg, json_t *reply)
 	w->on_reply(w->arg, reply);
 }
 
-static int fail_still(const struct watch *w, struct brumate_error *err)
+static int fail_still(const struct relay *w, struct brumate_error *err)
 {
 	const char *program = "the program that was asked";
 	auto_free char *comm = NULL;
@@ -233,7 +233,7 @@ static int fail_still(const struct watch *w, struct brumate_error *err)
 	return -EHOSTDOWN;
 }
 
-static int fail_timed_out(const struct watch *w, struct brumate_error *err)
+static int fail_timed_out(const struct relay *w, struct brumate_error *err)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 
@@ -254,7 +254,7 @@ int relay_call(struct wire *w, const char *method, json_t *parameters, wire_repl
 	       struct brumate_error *err)
 {
 	auto_close int done_fd = eventfd(0, EFD_CLOEXEC);
-	struct watch state = {
+	struct relay state = {
 		.cancel = cancel,
 		.done_fd = done_fd,
 		.wire_fd = w->fd,
@@ -272,7 +272,7 @@ int relay_call(struct wire *w, const char *method, json_t *parameters, wire_repl
 		return brumate_fail(err, errno, "eventfd: %m");
 	if (fd_peer(w->fd, &peer) == 0 && peer.pid)
 		proc_identify(&state.peer, peer.pid, NULL);
-	int r = thread_start(&thread, watch, &state);
+	int r = thread_start(&thread, watch_peer, &state);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: thread: %m", method);
 

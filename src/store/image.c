@@ -237,7 +237,7 @@ static int open_path(struct store_image *ret, const char *given, struct brumate_
 }
 
 /* A search for the latest checkpoint of a job. */
-struct search {
+struct latest_search {
 	int store_fd;
 	const char *store;
 	const char *job;
@@ -255,7 +255,7 @@ static bool is_shortage(int code)
 	return code == ENOMEM || code == EMFILE || code == ENFILE;
 }
 
-static void consider_image(struct search *s, const char *id)
+static void consider_image(struct latest_search *s, const char *id)
 {
 	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
 	struct brumate_error why = BRUMATE_ERROR_NONE;
@@ -291,7 +291,7 @@ static void consider_image(struct search *s, const char *id)
 static int open_latest(struct store_image *ret, int store_fd, const char *store, const char *job,
 		       const struct dir_names *all, struct brumate_error *err)
 {
-	struct search s = {
+	struct latest_search s = {
 		.store_fd = store_fd, .store = store, .job = job, .best = STORE_IMAGE_EMPTY
 	};
 

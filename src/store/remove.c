@@ -241,7 +241,7 @@ struct candidate {
 	uint64_t sequence;
 };
 
-struct search {
+struct prune_search {
 	const struct store_prune *prune;
 	const char *dir;
 	struct candidate *found;
@@ -254,7 +254,7 @@ static bool is_of_job(const struct manifest *m, const char *job)
 	return !job || !strcmp(m->job.id, job) || !strcmp(m->job.name, job);
 }
 
-static void add_candidate(struct search *s, const struct manifest *m)
+static void add_candidate(struct prune_search *s, const struct manifest *m)
 {
 	struct candidate *found = array_room(s->found, s->n, sizeof(*found));
 
@@ -273,7 +273,7 @@ static void add_candidate(struct search *s, const struct manifest *m)
 static void consider_candidate(void *arg, const char *id, const struct store_image *i,
 			       const struct brumate_error *why)
 {
-	struct search *s = arg;
+	struct prune_search *s = arg;
 	const struct store_prune *p = s->prune;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
@@ -311,7 +311,7 @@ static int remove_candidate(const char *dir, const struct store_prune *p, const 
 	return !needed;
 }
 
-static int prune_found(const char *dir, const struct store_prune *p, const struct search *s,
+static int prune_found(const char *dir, const struct store_prune *p, const struct prune_search *s,
 		       struct brumate_error *err)
 {
 	auto_free struct retention_item *items = calloc(s->n ? s->n : 1, sizeof(*items));
@@ -333,7 +333,7 @@ static int prune_found(const char *dir, const struct store_prune *p, const struc
 
 int store_prune(const char *dir, const struct store_prune *p, struct brumate_error *err)
 {
-	struct search s = { .prune = p, .dir = dir };
+	struct prune_search s = { .prune = p, .dir = dir };
 
 	if (!p->rule.keep_last && !p->rule.keep_within_ms)
 		return brumate_fail(err, EINVAL, "say what to keep");
