@@ -17,9 +17,11 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/paths.h"
 #include "base/user.h"
 #include "criu/criu-private.h"
+#include "process/aside.h"
 #include "process/credentials.h"
 #include "process/reap.h"
 
@@ -68,6 +70,7 @@ enum {
 	RUN_ID_LEN = 36,
 	RUNS_MAX = 16,
 	GHOSTS_MAX = 1 << 16,
+	GHOSTS_TIMEOUT_MS = 5000,
 };
 
 /* ---- the tree and its guard ---- */
@@ -482,7 +485,7 @@ static void remove_lock(const char *name)
 /* Calls @fn for what follows the first @mark in a line, at most @lines_max times: the log may be a user's, and all that is
  * done for it takes time. */
 static void visit_lines(const char *log, size_t len, const char *mark, unsigned lines_max,
-			void (*fn)(const char *text, size_t len))
+			void (*fn)(void *arg, const char *text, size_t len), void *arg)
 {
 	const char *end = log + len, *eol;
 
@@ -493,19 +496,20 @@ static void visit_lines(const char *log, size_t len, const char *mark, unsigned 
 		p += strlen(mark);
 		eol = memchr(p, '\n', (size_t)(end - p));
 		eol = eol ? eol : end;
-		fn(p, (size_t)(eol - p));
+		fn(arg, p, (size_t)(eol - p));
 	}
 }
 
 /* CRIU names the table after its run, which has a random number (uuid(3)), and cuts the name where its buffer ends. A shorter
  * one nobody but whoever guesses it would write. */
-static void remove_lock_of_run(const char *id, size_t len)
+static void remove_lock_of_run(void *arg, const char *id, size_t len)
 {
 	char name[sizeof("CRIU-") + RUN_ID_LEN] = "CRIU-";
 	size_t n = 0;
 
 	while (n < len && n < RUN_ID_LEN && (isxdigit((unsigned char)id[n]) || id[n] == '-'))
 		n++;
+	(void)arg;
 	if (n < RUN_ID_LEN)
 		return;
 	memcpy(name + strlen("CRIU-"), id, n);
@@ -517,25 +521,52 @@ static void remove_lock_of_run(const char *id, size_t len)
 /* CRIU names the run anew once it knows its request, so there is more than one such line. */
 static void remove_lock_named_in(const char *log, size_t len)
 {
-	visit_lines(log, len, "CRIU run id = ", RUNS_MAX, remove_lock_of_run);
+	visit_lines(log, len, "CRIU run id = ", RUNS_MAX, remove_lock_of_run, NULL);
 }
 
-static void remove_ghost(const char *text, size_t len)
+struct paths {
+	char **items;
+	size_t n;
+};
+
+static void add_ghost(void *arg, const char *text, size_t len)
 {
+	struct paths *paths = arg;
 	auto_free char *line = strndup(text, len);
 	char *path = line ? strstr(line, " for ") : NULL;
 	auto_free char *ghost = path ? path_format("/%s.cr.%lx.ghost", path + strlen(" for "),
 						   strtoul(line, NULL, 16))
 				     : NULL;
 
-	if (ghost)
-		unlink(ghost);
+	char **items = ghost ? array_room(paths->items, paths->n, sizeof(*items)) : NULL;
+
+	if (!items)
+		return;
+	paths->items = items;
+	items[paths->n++] = take_ptr(&ghost);
+}
+
+static int unlink_all(void *arg)
+{
+	const struct paths *paths = arg;
+
+	for (size_t i = 0; i < paths->n; i++)
+		unlink(paths->items[i]);
+	return 0;
 }
 
 /* A restore makes deleted files anew under names of their own beside the old ones. */
 static void remove_ghosts_named_in(const char *log, size_t len)
 {
-	visit_lines(log, len, "Opening ghost file 0x", GHOSTS_MAX, remove_ghost);
+	struct paths paths = { 0 };
+
+	visit_lines(log, len, "Opening ghost file 0x", GHOSTS_MAX, add_ghost, &paths);
+	if (paths.n && aside_run(unlink_all, &paths, -1, GHOSTS_TIMEOUT_MS) == -ETIMEDOUT)
+		log_warn("deleted files that a restore made anew are left: their file system does "
+			 "not answer");
+	for (size_t i = 0; i < paths.n; i++)
+		free(paths.items[i]);
+	free(paths.items);
 }
 
 /* The log may be a user's, who can cut it short at any moment: it is read, as a mapping of it would end us by SIGBUS. */

@@ -12,6 +12,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@
 #include "criu/images.h"
 #include "engine/rights.h"
 #include "image/escape.h"
+#include "process/aside.h"
 #include "process/ports.h"
 #include "wire/wire.h"
 
@@ -36,6 +38,7 @@ enum {
 	UNIX_LISTENS = 1 << 16,
 	ENDED_MS = 65000, /* the kernel forgets such a connection after 60 s */
 	LOOK_AGAIN_MS = 50,
+	LOOK_TIMEOUT_MS = 2000, /* for an answer of a file system */
 };
 
 /* Who is at an address: in words, empty where nobody can tell. */
@@ -153,6 +156,35 @@ static bool line_is_of(const char *line, const char *address, unsigned *ret_inod
 	return (flags & UNIX_LISTENS || type == SOCK_DGRAM) && !strcmp(line + path, address);
 }
 
+/* In memory that is shared with who looks. */
+struct socket_look {
+	struct stat st;
+	char path[PATH_MAX];
+};
+
+static int look_at_socket(void *arg)
+{
+	struct socket_look *look = arg;
+
+	return stat(look->path, &look->st) < 0 ? errno : 0;
+}
+
+/* Beneath @path, which is the user's, may be a file system that does not answer. 1: it is a socket; 0; -ETIMEDOUT, -errno. */
+static int stat_socket(struct stat *ret, const char *path)
+{
+	struct socket_look *look = aside_memory(sizeof(*look));
+
+	if (!look)
+		return -ENOMEM;
+	snprintf(look->path, sizeof(look->path), "%s", path);
+	int r = aside_run(look_at_socket, look, -1, LOOK_TIMEOUT_MS);
+	*ret = look->st;
+	aside_free(look, sizeof(*look));
+	if (r == -ETIMEDOUT || r == -ENOMEM || r == -EAGAIN)
+		return r;
+	return r == 0 && S_ISSOCK(ret->st_mode);
+}
+
 /* @sockets: the kernel's list. One that was left behind has its file, but is not in the list. */
 static int unix_is_taken(const char *sockets, const char *address, const char *dir,
 			 struct holder *ret_holder)
@@ -166,8 +198,9 @@ static int unix_is_taken(const char *sockets, const char *address, const char *d
 
 	if (!text || !path)
 		return -ENOMEM;
-	if (*address != '@' && (stat(path, &st) < 0 || !S_ISSOCK(st.st_mode)))
-		return 0;
+	int r = *address == '@' ? 1 : stat_socket(&st, path);
+	if (r <= 0)
+		return r;
 	char *rest = text;
 	for (char *line; (line = strsep(&rest, "\n"));) {
 		if (!line_is_of(line, address, &inode) ||

@@ -457,7 +457,7 @@ class Bed(Instance):
     def _is_forked(pid):
         """The init of a job's pid namespace is forked from the shim, and has its command line; so have a scout, and who ends repair of sockets."""
         try:
-            return read_text(f"/proc/{pid}/comm").strip() in ("brumate-init", "brumate-scout", "brumate-repair")
+            return read_text(f"/proc/{pid}/comm").strip() in ("brumate-init", "brumate-scout", "brumate-repair", "brumate-aside")
         except OSError:  # it has just ended
             return False
 
