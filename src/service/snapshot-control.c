@@ -6,22 +6,26 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <linux/capability.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/packet.h"
+#include "process/aside.h"
 #include "process/credentials.h"
 
-enum { ENVIRONMENT_BYTES_MAX = 4 << 20 };
+enum { ENVIRONMENT_BYTES_MAX = 4 << 20, ANSWER_TIMEOUT_MS = 5000 };
 
 static const char ready_file[] = "ready-for-snapshot";
 
@@ -63,20 +67,67 @@ static int check_same(struct proc_id init, struct brumate_error *err)
 		       : brumate_fail(err, ESRCH, "the container has ended in the meantime");
 }
 
-static int open_inside(struct proc_id init, const char *dir, struct brumate_error *err)
+/* What a child is to open, and the way back for it. */
+struct inside {
+	char root[64];
+	const char *dir;
+	int back_fd;
+};
+
+/* A file system in user space is the container's to answer, or not: nothing of it comes to us. */
+static int send_inside(void *arg)
 {
+	const struct inside *in = arg;
 	const struct open_how how = { .flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC,
 				      .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_SYMLINKS |
 						 RESOLVE_NO_MAGICLINKS };
-	char path[64];
+	struct statfs fs;
+	int root = open(in->root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int fd = root < 0 ? -1 : (int)syscall(SYS_openat2, root, in->dir, &how, sizeof(how));
 
-	snprintf(path, sizeof(path), "/proc/%d/root", init.pid);
-	auto_close int root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-	long fd = root < 0 ? -1 : syscall(SYS_openat2, root, dir, &how, sizeof(how));
-	if (fd < 0)
-		return brumate_fail(err, errno, "SNAPSHOT_CONTROL_DIR of the container, %.200s: %m",
+	if (fd < 0 || fstatfs(fd, &fs) < 0)
+		return errno;
+	if (fs.f_type == FUSE_SUPER_MAGIC)
+		return EREMOTEIO;
+	ssize_t n = packet_send(in->back_fd, "", 1, &fd, 1, 0);
+	return n < 0 ? (int)-n : 0;
+}
+
+static int take_inside(struct inside *in, int back[2])
+{
+	int fd = -1;
+	char byte;
+	struct packet_fds fds = { &fd, 1 };
+
+	in->back_fd = back[1];
+	int r = aside_run(send_inside, in, back[1], ANSWER_TIMEOUT_MS);
+	if (r == 0) {
+		ssize_t n = packet_receive(back[0], &byte, 1, &fds, 0);
+
+		r = n < 0 ? (int)n : fds.n == 1 ? fd : -EMFILE;
+	}
+	return r;
+}
+
+static int open_inside(struct proc_id init, const char *dir, struct brumate_error *err)
+{
+	struct inside in = { .dir = dir };
+	int back[2];
+
+	snprintf(in.root, sizeof(in.root), "/proc/%d/root", init.pid);
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, back) < 0)
+		return brumate_fail(err, errno, "socket: %m");
+	int r = take_inside(&in, back);
+	close(back[0]);
+	close(back[1]);
+	if (r >= 0)
+		return r;
+	if (r == -ETIMEDOUT || r == -EREMOTEIO)
+		return brumate_fail(err, EREMOTEIO,
+				    "SNAPSHOT_CONTROL_DIR of the container, %.200s, is of a file "
+				    "system in user space, which need not answer",
 				    dir);
-	return (int)fd;
+	return brumate_fail(err, -r, "SNAPSHOT_CONTROL_DIR of the container, %.200s: %m", dir);
 }
 
 int snapshot_control_open(struct snapshot_control *ret, struct proc_id init,
@@ -107,9 +158,11 @@ int snapshot_control_open(struct snapshot_control *ret, struct proc_id init,
 
 static int is_ready(const struct snapshot_control *c)
 {
-	struct stat st;
+	struct statx st;
 
-	if (fstatat(c->dir_fd, ready_file, &st, AT_SYMLINK_NOFOLLOW) == 0)
+	/* What is mounted at that name is not asked. */
+	if (statx(c->dir_fd, ready_file, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_DONT_SYNC,
+		  STATX_TYPE, &st) == 0)
 		return 1;
 	return errno == ENOENT ? 0 : -errno;
 }
@@ -164,9 +217,17 @@ int snapshot_control_wait(const struct snapshot_control *c, uint64_t deadline_ns
 
 /* ---- what it is told ---- */
 
+struct telling {
+	const struct credentials *who;
+	int dir_fd;
+	const char *name;
+};
+
 /* In a child: as the user of the container's first process, without capabilities. */
-static int write_as(const struct credentials *who, int dir_fd, const char *name)
+static int write_as(void *arg)
 {
+	const struct telling *t = arg;
+	const struct credentials *who = t->who;
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	const struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = { { 0 } };
 
@@ -177,24 +238,9 @@ static int write_as(const struct credentials *who, int dir_fd, const char *name)
 		      who->uids[CREDENTIALS_FILES]) < 0 ||
 	    syscall(SYS_capset, &header, none) < 0)
 		return errno;
-	int fd = openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+	int fd = openat(t->dir_fd, t->name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+			0644);
 	return fd >= 0 || errno == EEXIST ? 0 : errno;
-}
-
-/* Its exit status is the error. */
-static int run_child(const struct credentials *who, int dir_fd, const char *name)
-{
-	int status;
-	pid_t pid = fork();
-
-	if (pid < 0)
-		return -errno;
-	if (pid == 0)
-		_exit(write_as(who, dir_fd, name));
-	while (waitpid(pid, &status, 0) < 0)
-		if (errno != EINTR)
-			return -errno;
-	return WIFEXITED(status) ? -WEXITSTATUS(status) : -EIO;
 }
 
 int snapshot_control_tell(const struct snapshot_control *c, const char *name,
@@ -208,7 +254,8 @@ int snapshot_control_tell(const struct snapshot_control *c, const char *name,
 	r = check_same(c->init, err);
 	if (r < 0)
 		return r;
-	r = run_child(&who, c->dir_fd, name);
+	r = aside_run(write_as, &(struct telling){ &who, c->dir_fd, name }, c->dir_fd,
+		      ANSWER_TIMEOUT_MS);
 	return r < 0 ? brumate_fail(err, -r, "%s in SNAPSHOT_CONTROL_DIR: %s", name, strerror(-r))
 		     : 0;
 }
