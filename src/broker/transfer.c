@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: MIT
 /*
- * Transfers: pieces of device memory on their way, who works on them, and how it ends.
+ * Transfers: the threads that move pieces of device memory, and how a transfer ends.
  *
- * A lane's mapping thread maps pieces ahead and unmaps what was copied. Its copying thread copies
- * what is mapped, in copies that lie in one segment. A copy whose segment is not pinned goes through a
- * slot of a pinned ring, and from there by a worker's memcpy(3); a window of copies keeps both busy. A
- * third thread has the GPU compute digests.
+ * A lane's mapping thread maps pieces ahead and unmaps what was copied. Its copying thread copies what is mapped, in
+ * copies that lie in one segment. A copy whose segment is not pinned goes through a slot of a pinned ring, and from
+ * there by a worker's memcpy(3); a window of copies keeps both busy. A third thread makes the GPU compute digests.
  *
- * Memory that a program writes meanwhile goes through a stage, memory of our own on the same GPU: digests
- * are of the stage, and the stage is what goes to the host, so they are of the same bytes even where the
- * memory changed in the middle, or changed and changed back.
+ * Memory that a running program may write goes through a stage, memory of our own on the same GPU. The digests are
+ * computed from the stage, and the stage is copied to the host, so both are of the same bytes even if the memory
+ * changes during the copy, or changes and changes back.
  */
 #include "broker/transfer.h"
 #include "broker/digests.h"

@@ -42,7 +42,7 @@ enum {
 /* What a thread surveys at a time: its page map fits into a core's cache. */
 #define PIECE_PAGES ((256u << 10) / sizeof(uint64_t))
 
-/* Those of one process have one descriptor, and come one after the other. */
+/* Regions of one process share a descriptor, and are adjacent in the list. */
 void cpu_memory_fini(struct cpu_memory *m)
 {
 	int last = -1;

@@ -146,8 +146,8 @@ int cpu_memory_copy_reserve(struct cpu_memory_copy *ret, const struct cpu_memory
 		cpu_memory_copy_fini(&c);
 		return r;
 	}
-	/* Neither a fork nor a core dump is to take it along; and where all memory gets huge pages unasked, what
-	 * is sparse would become dense. A kernel without huge pages does not know the last. */
+	/* Exclude it from forks and core dumps. If all memory gets huge pages automatically, sparse memory would
+	 * become dense; a kernel without huge pages does not know MADV_NOHUGEPAGE. */
 	madvise(c.bytes, c.len_bytes, MADV_DONTFORK);
 	madvise(c.bytes, c.len_bytes, MADV_DONTDUMP);
 	madvise(c.bytes, c.len_bytes, MADV_NOHUGEPAGE);
@@ -190,7 +190,7 @@ static int copy_pages(const struct cpu_memory_region *r, char *to, uint64_t at, 
 	return e;
 }
 
-/* Touches each huge page just before it fills it, so that what the kernel cleared is still in the core's cache. */
+/* Touches each huge page just before filling it, so that what the kernel cleared is still in the core's cache. */
 static int copy_huge(struct copying *c, const struct cpu_memory_region *r, char *to, uint64_t at,
 		     uint64_t end)
 {
@@ -213,7 +213,7 @@ static bool ask_for_huge(struct copying *c, char *to, uint64_t len_bytes)
 	       madvise(to, len_bytes, MADV_HUGEPAGE) == 0;
 }
 
-/* Whether few pages of a huge page are absent: no more memory than those goes to waste. */
+/* Whether few pages of a huge page are absent: only their memory is wasted. */
 static bool is_dense(const struct cpu_memory_region *r, uint64_t at)
 {
 	uint64_t page = page_bytes(), n = HUGE_PAGE_BYTES / page, there = 0;

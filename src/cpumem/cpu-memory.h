@@ -55,7 +55,7 @@ int cpu_memory_read(void *r, uint64_t offset, void *buf, size_t len_bytes);
 /** Progress of a copy, from one of its threads; <0 ends it with that code. May be NULL. */
 typedef int (*cpu_memory_progress_fn)(void *arg, uint64_t done_bytes);
 
-/** A copy of such memory, private memory of ours: the regions one after the other. */
+/** A copy of such memory in private memory of ours: the regions one after the other. */
 struct cpu_memory_copy {
 	void *bytes;
 	uint64_t len_bytes;
@@ -113,10 +113,10 @@ void cpu_memory_make_huge(const struct cpu_memory_range *ranges, size_t n, unsig
 
 /* ---- what CRIU is told ---- */
 
-/** True once a CRIU that was given the table (hidden_table_new()) would heed it. */
+/** Whether a CRIU that gets the table (hidden_table_new()) uses it. */
 bool cpu_memory_table_is_heeded(int table_fd);
 
-/** By which numbers a CRIU knows processes: those of their namespace, as it is in that, or ours. */
+/** The numbers by which a CRIU identifies processes: those in their own pid namespace if it runs in that, or ours. */
 enum cpu_memory_pids { CPU_MEMORY_INNER_PIDS, CPU_MEMORY_OUR_PIDS };
 
 /** Hides @m from now on. -E2BIG: more than the table takes. */
@@ -141,7 +141,7 @@ int cpu_memory_table_threads(struct thread_notes *ret, int table_fd);
 
 struct cpu_memory_vma {
 	uint64_t start, end;
-	uint64_t there_bytes; /* in memory or swapped out, if that is to be believed */
+	uint64_t there_bytes; /* in memory or swapped out, according to smaps */
 };
 
 /**

@@ -334,7 +334,7 @@ struct fill {
 	size_t n_ranges;
 };
 
-/* Those of one process have the same descriptors, and come one after the other. */
+/* Targets of one process have the same descriptors, and are adjacent in the list. */
 static void fill_fini(struct fill *f)
 {
 	int last = -1;

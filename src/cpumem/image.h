@@ -39,8 +39,8 @@ int cpu_memory_image_frozen(struct cpu_memory_image *i, const struct cpu_memory_
 			    struct progress *progress, struct brumate_error *err);
 
 /*
- * Where CRIU is an engine's, whose plugin of ours has made the table and asks: join, take, and where that returns 1 leave,
- * chunks_end(), close. Processes that go on stand still until all of it is saved: no copy is made.
+ * For a container engine's CRIU, in which our plugin has made the table and calls: join, take and, if that returns 1,
+ * leave, chunks_end(), close. Processes that continue stay frozen until everything is saved: no copy is made.
  */
 
 /** @table_fd: borrowed. */
@@ -75,7 +75,7 @@ int cpu_memory_image_dumped(struct cpu_memory_image *i, struct progress *progres
 int cpu_memory_image_save(struct cpu_memory_image *i, struct chunks_writer *w,
 			  struct brumate_error *err);
 
-/** After chunks_writer_free(): a copy is needed no more. */
+/** After chunks_writer_free(): the copy is not needed any more. */
 void cpu_memory_image_saved(struct cpu_memory_image *i);
 
 /** After chunks_writer_free(). Accepts NULL. */

@@ -39,7 +39,7 @@ refuse(enum launch_exit code, const char *fmt, ...)
 	_exit(code);
 }
 
-/* What is opened later must not get the number of a standard stream. */
+/* So that files opened later do not get the number of a standard stream. */
 static void fill_standard_streams(void)
 {
 	int fd;
@@ -60,11 +60,11 @@ static bool is_of_root_alone(const char *path)
 
 	if (lstat(path, &st) < 0 || st.st_uid != 0)
 		return false;
-	/* In a sticky directory nobody replaces what is root's. */
+	/* In a sticky directory, other users cannot replace root's files. */
 	return !(st.st_mode & 022) || (S_ISDIR(st.st_mode) && (st.st_mode & S_ISVTX));
 }
 
-/* Writes the path without links to @ret; ENOENT where there is none, and the end where others than root could
+/* Writes the path without links to @ret; ENOENT if there is none. Ends the program if users other than root could
  * replace anything on the way. */
 static int resolve_trusted(const char *path, char ret[static PATH_MAX])
 {
@@ -161,8 +161,8 @@ static char *keep(const char *name)
 	return NULL;
 }
 
-/* No CRIU_CONFIG_FILE is passed on. A plugin is loaded where its table is passed, and then ours;
- * else CRIU looks into a directory of the kernel's, in which nobody can put one. */
+/* CRIU_CONFIG_FILE is not passed on. Our plugin is loaded if its table is passed; otherwise CRIU gets a directory of
+ * the kernel's as plugin directory, in which no file can be placed. */
 static char **make_environment(void)
 {
 	static char libs[PATH_MAX + 32] = "CRIU_LIBS_DIR=/proc/self/task";

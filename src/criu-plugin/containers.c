@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate's plugin for the CRIU of a container engine. The engine's CRIU asks for each process of a container by itself,
- * having stopped its parents; so all GPU state is taken out at the first question, while all processes run, and what comes
- * later is only checked. brumate-container does the work (helper.h). At a restore the threads by which the driver works in its
- * processes run for as long as it takes. What fails there CRIU would not hear of, so the processes are ended, of which it does.
+ * brumate's plugin for the CRIU of a container engine. The engine's CRIU calls it for each process of a container
+ * separately, after it has stopped the process's parents. So all GPU state is saved in the first call, while all
+ * processes run, and later calls only check. brumate-container does the work (helper.h). At a restore the driver's
+ * threads in the processes run until they are done. CRIU would ignore a failure there, so the plugin then kills the
+ * processes, which CRIU notices.
  */
 #include "criu-plugin/plugin.h"
 
@@ -53,7 +54,7 @@ static struct {
 	bool all_stopped; /* of a dump's processes */
 	bool has_taken;	  /* the helper was asked which memory it takes */
 	bool is_restored; /* it has been brought back, or there is none */
-	bool has_failed;  /* a restore: all processes are to end */
+	bool has_failed;  /* a restore: all processes have to end */
 	pid_t root;	  /* the first process asked about */
 } state = { .stage = -1, .helper = HELPER_NONE, .table_fd = -1 };
 
@@ -79,13 +80,13 @@ static int name_in_image(const char *name)
 	return state.is_named ? 0 : fail("the image", "cannot be made to ask for this plugin");
 }
 
-/* What begins so; with the NUL: what is called so. */
+/* Whether the image names a plugin with this prefix or, if @len includes the NUL, with this name. */
 static bool image_names(const char *name, size_t len)
 {
 	return check_and_remove_inventory_plugin && check_and_remove_inventory_plugin(name, len);
 }
 
-/* CRIU's deadline is for what it does itself, a second or two; device memory takes as long as it takes. */
+/* CRIU's deadline is for its own work, a second or two; device memory may take any time. */
 static int ask(const char *word, pid_t pid, char answer[static HELPER_ANSWER_BYTES])
 {
 	unsigned left = alarm(0);
@@ -181,9 +182,9 @@ static int checkpoint_devices(int pid)
 }
 
 /*
- * A CRIU that does not ask at the end still writes the list of processes after their memory. While it writes that, device memory
- * reaches the directory of images; then the plugin, which stands between CRIU and the C library there, waits for it. A list that
- * cannot be opened is CRIU's failure.
+ * A CRIU without a hook at the end still writes the list of processes after their memory. The plugin replaces openat()
+ * in CRIU, and when CRIU opens that list it waits until device memory has been written to the directory of images. An
+ * open that fails makes CRIU fail.
  */
 static const char *const openat_names[] = { "openat64", "openat" };
 static int (*real_openat)(int dir_fd, const char *path, int flags, ...);
@@ -202,7 +203,7 @@ static int our_openat(int dir_fd, const char *path, int flags, ...)
 	return real_openat(dir_fd, path, flags, mode);
 }
 
-/* Images that go to a socket are opened by nobody. */
+/* Images that are sent to a socket are not opened. */
 static void look_for_the_end(void)
 {
 	if (!criu_get_image_dir || faccessat(criu_get_image_dir(), STREAM_NAME, F_OK, 0) == 0)
@@ -258,8 +259,8 @@ static int dump_devices_late(int pid)
 	return state.stage == CRIU_STAGE_DUMP ? finish() : -ENOTSUP;
 }
 
-/* A container that goes on gets its GPUs back, which takes CRIU's hands off it first. The helper knows what to do; without it
- * another does. */
+/* A container that continues gets its GPUs back, for which CRIU must have released it. The helper knows what to do;
+ * if it has died, a new one does it. */
 static void end_dump(int result)
 {
 	char answer[HELPER_ANSWER_BYTES];
@@ -293,7 +294,7 @@ static size_t parse_tids(struct runner *ret, const char *text)
 	return n;
 }
 
-/* Waits for the answer. What is asked for may need a lock that a stopped thread holds. */
+/* Waits for the answer. The work may need a lock that a stopped thread holds. */
 static int wait_for_gpus(const struct runner *threads, size_t n,
 			 char answer[static HELPER_ANSWER_BYTES])
 {
@@ -366,7 +367,7 @@ static int restore_all(pid_t root)
 	return r;
 }
 
-/* Whether a thread of @pid is left, other than the leader of the root: the leader's end is for CRIU, which waits for it. */
+/* Whether a thread of @pid is left, other than the leader of the root, for whose end CRIU itself waits. */
 static bool has_thread(pid_t pid)
 {
 	char path[64];
@@ -437,7 +438,7 @@ static int restore_ext_file(int id, bool *flag)
 	return r < 0 && r != -ENOTSUP ? fail("a device cannot be reopened", criu_strerror(r)) : r;
 }
 
-/* Whose state the driver saved maps no device any more: what is left, is left by a fork. */
+/* A process whose state the driver saved maps no device any more: the rest are mappings inherited by fork. */
 static int handle_device_vma(int fd, const struct stat *st)
 {
 	(void)st;
@@ -460,7 +461,7 @@ static int update_vma_map(const char *path, const uint64_t address, const uint64
 
 /* ---- beginning and end ---- */
 
-/* Whether what is said of GPUs is of these images. Returns 1, 0 (there is nothing, nor was there), -errno. */
+/* Whether the record of GPU state belongs to these images. Returns 1, 0 (there is no GPU state), -errno. */
 static int find_state(void)
 {
 	char seal[HELPER_ANSWER_BYTES] = "", name[sizeof(PLUGIN_NAME) + HELPER_ANSWER_BYTES];
@@ -470,7 +471,7 @@ static int find_state(void)
 
 	if (is_said && start_helper() < 0)
 		return -EIO;
-	if (is_said && ask("look", 0, seal) < 0) /* what an earlier image has left does not count */
+	if (is_said && ask("look", 0, seal) < 0) /* a leftover of an earlier image is ignored */
 		return image_names(PLUGIN_NAME, strlen(PLUGIN_NAME))
 			       ? fail("GPU state cannot be restored", seal)
 			       : 0;
@@ -486,12 +487,13 @@ static int find_state(void)
 	return 0;
 }
 
-/* What is wrong with the image is found before there is a process, and device memory is on its way while CRIU builds them. */
+/* Errors of the image are found before there is any process, and device memory is transferred while CRIU makes the
+ * processes. */
 static int begin_restore(void)
 {
 	char answer[HELPER_ANSWER_BYTES];
 
-	/* CRIU says yes to every name if the images are of one that asked for no plugin. */
+	/* CRIU accepts every name if the images do not name any plugin. */
 	if (image_names(PLUGIN_NAME "?", sizeof(PLUGIN_NAME "?")))
 		return 0;
 	image_names(DEVICES_NAME, sizeof(DEVICES_NAME));
@@ -529,7 +531,7 @@ static void end_restore(int result)
 
 	if (state.helper.fd >= 0 && result == 0 && !state.has_failed &&
 	    ask("keep", state.root, answer) < 0)
-		say(CRIU_LOG_WARNING, "%s\n", answer); /* it has died, and ends nobody */
+		say(CRIU_LOG_WARNING, "%s\n", answer); /* it has died, so it kills nothing */
 	helper_hang_up(&state.helper);
 }
 

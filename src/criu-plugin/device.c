@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * Devices that CRIU cannot save and that hold nothing worth saving: children forked by a program that uses a GPU have its
- * descriptors and mappings without ever using them. Only those are ours whose paths the environment names.
+ * Devices that CRIU cannot save and whose state need not be saved: children forked by a program that uses a GPU
+ * inherit its descriptors and mappings and never use them. Handles only devices whose paths the environment names.
  *
- * What is known of a descriptor is a record, a small file among CRIU's images, "brumate-device-ID.img": the path
- * and the open flags. In the place of a mapping comes /dev/zero, which takes any size, offset and protection:
- * mapped shared it is plain shared memory, which the next dump saves without us; mapped privately it is private
- * memory.
+ * A descriptor is recorded in a small file among CRIU's images, "brumate-device-ID.img": the path and the open flags.
+ * A mapping is replaced by one of /dev/zero, which accepts any size, offset and protection: mapped shared it is plain
+ * shared memory, which the next dump saves without us; mapped privately it is private memory.
  */
 #include "criu-plugin/plugin.h"
 

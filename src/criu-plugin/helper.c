@@ -62,7 +62,7 @@ _Noreturn static void run_helper(const char *path, int socket_fd, int images_fd,
 	char number[16];
 	sigset_t none;
 
-	if (fork() != 0) /* nobody's child, so that CRIU waits for nothing of ours */
+	if (fork() != 0) /* not CRIU's child, so CRIU does not wait for it */
 		_exit(0);
 	setsid();
 	sigemptyset(&none);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* See hidden.h. Of the shim's side and of a plugin that begins by itself, which has no library but libc. */
+/* See hidden.h. Used by the shim, and by a plugin that makes its own table; the plugin has no library but libc. */
 #include "criu-plugin/hidden.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * Memory that CRIU is not to write into its images, because the shim saves it: a table in a memfd that
- * the shim fills while CRIU waits for it, and the plugin inside CRIU reads. Both come from one build.
- * Nothing depends on the plugin's heeding it but time: what it does not hide is saved twice.
+ * Memory that CRIU must not write into its images, because the shim saves it: a table in a memfd that the shim fills
+ * while CRIU waits for it, and that the plugin inside CRIU reads. Both come from one build. If the plugin ignores the
+ * table, that only costs time: the memory is then saved twice.
  *
- * The other way round the plugin fills in the filters of system calls, and what else the kernel shows only to the tracer of a
+ * In the other direction the plugin fills in the filters of system calls, and what else the kernel shows only to the tracer of a
  * thread, which is CRIU. It also has restored threads make calls for which the shim asks, since only their tracer can.
  */
 #pragma once
@@ -17,8 +17,8 @@
 #define HIDDEN_FD_VARIABLE  "BRUMATE_CRIU_HIDDEN"
 #define HIDDEN_DEV_VARIABLE "BRUMATE_CRIU_DEVICES"
 
-/** Name of the plugin. An image in which something was hidden names it, and a restore that the shim
- * does not run is refused. */
+/** Name of the plugin. An image with hidden memory names it, so CRIU refuses a restore without the plugin, that is,
+ * without the shim. */
 #define HIDDEN_PLUGIN_NAME "brumate"
 
 enum { HIDDEN_MAGIC = 0x62724831, HIDDEN_RANGES_MAX = 1 << 16 };
@@ -43,7 +43,7 @@ struct filter_owner {
 	uint32_t offset, len_bytes;
 };
 
-/** A chain is all filters of a thread, in the order in which the kernel numbers them. Equal ones are there once. */
+/** A chain is all filters of a thread, in the order in which the kernel numbers them. Equal chains are stored once. */
 struct filter_table {
 	uint32_t error; /* an errno: there is more than this */
 	uint32_t n;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Standing between CRIU and the kernel where it asks which pages a process has. See plugin.h, "what is hidden". */
+/* Intercepts CRIU's queries of a process's page map. See plugin.h, "what is hidden". */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>

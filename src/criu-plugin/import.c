@@ -24,7 +24,7 @@ enum { IMPORT_SLOT = R_AARCH64_JUMP_SLOT, IMPORT_DATA = R_AARCH64_GLOB_DAT };
 struct import_search {
 	const char *name;
 	void *replacement;
-	void *found; /* what was there */
+	void *found; /* the previous value */
 };
 
 struct imports {
@@ -73,8 +73,8 @@ static bool is_read_only(const struct imports *m, uintptr_t address)
 	return false;
 }
 
-/* One that was not called yet leads back into the program, to code that looks the function up and puts it there, in the place
- * of the replacement. */
+/* An import that was not called yet points to code of the program that would look the function up and store it,
+ * overwriting the replacement. */
 static bool is_unresolved(const struct imports *m, const void *function)
 {
 	for (size_t i = 0; i < m->n_headers; i++) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Page maps without what is hidden. Pure but for the scan it is given. */
+/* Page maps without the hidden ranges. Pure, except for the scan function that it gets. */
 #include "criu-plugin/plugin.h"
 
 #include <stdlib.h>
@@ -25,8 +25,8 @@ static const struct hidden_range *next_hidden(const struct hidden_table *t, int6
 	return low < n && t->ranges[low].pid == pid ? &t->ranges[low] : NULL;
 }
 
-/* Scans one visible range. Returns the number of its regions, or <0. @ret_full: the caller has no room for more,
- * or wants no more pages. */
+/* Scans one visible range. Returns the number of its regions, or <0. @ret_full: the caller has no room for more
+ * regions, or wants no more pages. */
 static int scan_piece(int fd, const struct pagemap_scan *whole, struct pagemap_scan *piece,
 		      size_t n_found, uint64_t *pages_left, pagemap_scan_fn real, int *ret_full)
 {

@@ -59,7 +59,7 @@ extern void print_on_level(unsigned level, const char *format, ...)
 	__attribute__((weak, format(printf, 2, 3)));
 /** Names a plugin without which CRIU refuses to restore the image being dumped. */
 extern int add_inventory_plugin(const char *name) __attribute__((weak));
-/** True if the image names it; a plugin that does not ask is taken for absent. */
+/** True if the image names it. CRIU treats a plugin that does not call this as absent. */
 extern bool check_and_remove_inventory_plugin(const char *name, size_t len) __attribute__((weak));
 /** Makes CRIU stop threads one by one instead of with the freezer of their cgroup, which it thaws first if it is
  * frozen. */
@@ -85,7 +85,7 @@ unsigned criu_hook_kinds(void);
  */
 int criu_no_retry(bool *flag);
 
-/** What there is to say of an error, of -ELIBBAD too; static text. */
+/** The text for an error, also for -ELIBBAD; static. */
 const char *criu_strerror(int error);
 
 /* ---- devices that are named by the environment ---- */
@@ -94,8 +94,8 @@ const char *criu_strerror(int error);
  * named), -ELIBBAD (this CRIU's device_restore_fd() would fail so), -errno. */
 int device_dump_fd(int fd, int id);
 
-/** Opens it in the task being restored. @flag: as for criu_no_retry(), touched with a device of ours alone. Returns the fd, -ENOTSUP,
- * -ELIBBAD, -errno. */
+/** Opens it in the task being restored. @flag: passed to criu_no_retry(), only for a device of ours. Returns the fd,
+ * -ENOTSUP, -ELIBBAD, -errno. */
 int device_restore_fd(int id, bool *flag);
 
 /** Whether CRIU may leave the mapping of the file behind @fd to us: 0, -ENOTSUP (not a device that is named),
@@ -158,8 +158,8 @@ struct pagemap_scan {
 typedef int (*pagemap_scan_fn)(int fd, struct pagemap_scan *scan);
 
 /**
- * What ioctl(PAGEMAP_SCAN) on @fd would return with the hidden ranges of @pid absent: the rest is
- * scanned by @real, piece by piece. Returns the number of regions, or -1 with errno.
+ * Returns what ioctl(PAGEMAP_SCAN) on @fd would if the hidden ranges of @pid were absent: scans the rest by @real,
+ * piece by piece. Returns the number of regions, or -1 with errno.
  */
 int pagemap_scan_hidden(const struct hidden_table *t, int64_t pid, int fd,
 			struct pagemap_scan *scan, pagemap_scan_fn real);
@@ -175,13 +175,13 @@ void pagemap_clear_hidden(const struct hidden_table *t, int64_t pid, uint64_t *e
  * hide_end(). One at a time.
  */
 
-/** Asked before each answer: 1: the table counts; 0: it does not; -errno: CRIU's call fails so. */
+/** Called before each answer: 1: use the table; 0: do not; -errno: CRIU's call fails with it. */
 typedef int (*hide_fn)(void);
 
 /** Maps the table behind @fd; NULL: there is none. */
 struct hidden_table *hidden_table_map(int fd);
 
-/** @t: borrowed. Returns false where CRIU's calls cannot be seen. */
+/** @t: borrowed. Returns false if CRIU's calls cannot be intercepted. */
 bool hide_begin(const struct hidden_table *t, hide_fn may);
 void hide_end(void);
 

@@ -27,8 +27,8 @@
 
 enum { STEP_MS = 25, LOOK_US = 200, CALL_STOP = SIGTRAP | 0x80 };
 
-/* Signals that a thread brings upon itself. Blocked, they would end the process; as it is, the thread stops, and does the same
- * once more when it runs again. */
+/* Signals that a thread causes itself. If they were blocked, they would end the process; unblocked, the thread stops,
+ * and causes the signal again when it continues. */
 static const int own_signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS };
 
 enum where {
@@ -188,7 +188,7 @@ bool bystander_may_call(uint64_t nr, const uint64_t arguments[static 6])
 		return true;
 	case SYS_mmap: /* of no device */
 		return arguments[3] & MAP_ANONYMOUS;
-	case SYS_madvise: /* what is removed is removed from a file, too */
+	case SYS_madvise: /* MADV_REMOVE also removes pages of the mapped file */
 		return arguments[2] != MADV_REMOVE;
 	case SYS_prctl: /* the name of a heap */
 		return arguments[0] == PR_SET_VMA;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * Threads of a restored container that CRIU holds by ptrace while GPU state comes back. Those that work for it run; all
- * others are stopped where the checkpoint found them, and one may be there with a lock that the first ones want, such as
- * that of the C library's allocator. So the others of the same processes are let step aside now and then: each runs its
- * program's own instructions up to its next system call. Nothing of it is seen outside of its process, so the image can
- * still be restored again if the restore fails.
+ * Threads of a restored container that CRIU holds by ptrace while GPU state is restored. The threads that do that
+ * work run; all others are stopped where the checkpoint found them, and one of them may hold a lock that the first
+ * ones need, such as that of the C library's allocator. So the other threads of the same processes may run briefly
+ * from time to time: each executes its program's own instructions up to its next system call. This has no effect
+ * outside of its process, so the image can be restored again if the restore fails.
  */
 #pragma once
 
@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/** A thread that runs, and the mask of signals that it is to have in the end. */
+/** A thread that runs, and its final signal mask. */
 struct runner {
 	pid_t tid;
 	uint64_t mask;
