@@ -8,7 +8,7 @@ import signal
 import time
 from contextlib import contextmanager
 
-from cases import Skipped, case, expect, main, read_text, wait_until
+from cases import Skipped, as_user, case, expect, main, read_text, wait_until
 from harness import process_start
 from users_jobs import children, status
 
@@ -149,6 +149,21 @@ def a_broker_that_was_stopped(bed):
         os.kill(broker, signal.SIGSTOP)
         in_time_and_done(bed, 8, verb, job)
         expect(process_start(broker) is None and bed.broker() not in (None, broker), f"{verb}: broker {broker} is there")
+    bed.expect_whole(job, log)
+
+
+@case
+@as_user
+def programs_of_a_user_that_were_stopped(bed):
+    """Without anything of root's."""
+    job, log = bed.counter("train", mib=32)
+    bed.doctor()
+    for verb in ("suspend", "resume"):
+        victims = [pid for pid in (bed.broker(), bed.keeper()) if pid]
+        for pid in victims:
+            os.kill(pid, signal.SIGSTOP)
+        in_time_and_done(bed, 8, verb, job)
+        expect(not any(process_start(pid) for pid in victims), f"{verb}: one of {victims} is there")
     bed.expect_whole(job, log)
 
 
