@@ -17,6 +17,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+enum { PLACES = 100 };
+
 /* For a user other than root; determined once, from the environment at that time. */
 static struct {
 	char *runtime, *state, *checkpoints, *logs, *config;
@@ -51,6 +53,39 @@ static char *make_base(const char *variable, const char *below)
 		    : path_format("%s/%s", of_user.runtime, below);
 }
 
+/* Whether everybody may have a directory there that nobody else can take away; as tmpfiles.d makes it. */
+static bool is_for_all(const char *dir)
+{
+	struct stat st;
+
+	return lstat(dir, &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == 0 &&
+	       (st.st_mode & (S_ISVTX | 0777)) == (S_ISVTX | 0777);
+}
+
+static bool is_another_users(const char *path, uid_t uid)
+{
+	struct stat st;
+
+	return lstat(path, &st) == 0 && st.st_uid != uid;
+}
+
+char *path_choose_runtime_dir(const char *for_all, const char *tmp, uid_t uid)
+{
+	struct stat st;
+	auto_free char *usual = path_format("%s/brumate-%u", tmp, (unsigned)uid);
+	const bool has_usual = usual && lstat(usual, &st) == 0 && st.st_uid == uid;
+	auto_free char *place = usual && !has_usual && is_for_all(for_all)
+					? path_format("%s/%u", for_all, (unsigned)uid)
+					: take_ptr(&usual);
+	auto_free char *path = place ? strdup(place) : NULL;
+
+	for (int n = 1; path && n < PLACES && is_another_users(path, uid); n++) {
+		free(path);
+		path = path_format("%s.%d", place, n);
+	}
+	return take_ptr(&path);
+}
+
 static void work_out_of_user(void)
 {
 	struct utsname machine;
@@ -60,7 +95,8 @@ static void work_out_of_user(void)
 	for (char *c = machine.nodename; *c; c++)
 		if (*c == '/')
 			*c = '-';
-	of_user.runtime = path_format("/tmp/brumate-%u", (unsigned)getuid());
+	of_user.runtime =
+		path_choose_runtime_dir(BRUMATE_DEFAULT_RUNTIME_DIR "/users", "/tmp", getuid());
 	if (!of_user.runtime)
 		return;
 	auto_free char *state = make_base("XDG_STATE_HOME", ".local/state");

@@ -4,7 +4,7 @@
  * instances can run independently:
  *
  *	                     what                root's                     a user's
- *	BRUMATE_RUNTIME_DIR  sockets, locks      /run/brumate               /tmp/brumate-UID
+ *	BRUMATE_RUNTIME_DIR  sockets, locks      /run/brumate               /run/brumate/users/UID or /tmp/brumate-UID
  *	BRUMATE_STATE_DIR    jobs                /var/lib/brumate           STATE/on-HOST
  *	                     checkpoints         /var/lib/brumate/...       STATE/checkpoints
  *	BRUMATE_LOG_DIR      logs of jobs        /var/log/brumate           STATE/logs
@@ -20,6 +20,8 @@
  */
 #pragma once
 
+#include <sys/types.h>
+
 #include "base/error.h"
 
 /** The file in the directory of the images of a container engine's CRIU that records the container's GPU state. */
@@ -30,6 +32,11 @@
  * our programs. -EINVAL names the first that is relative.
  */
 int path_check_given(struct brumate_error *err);
+
+/** Where the sockets of user @uid lie (owned; NULL without memory): in @for_all, which root has made for all users; in @tmp
+ * where there is no such directory, or where the user's have been there before. What another user has put there under
+ * that name is left alone, and ".1" and so on taken. */
+char *path_choose_runtime_dir(const char *for_all, const char *tmp, uid_t uid);
 
 const char *path_runtime_dir(void);
 const char *path_state_dir(void);

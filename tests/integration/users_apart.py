@@ -9,7 +9,7 @@ import shutil
 import socket
 
 from cases import (EXIT_BAD_IMAGE, EXIT_NOT_FOUND, EXIT_PERMISSION, CAP_CHECKPOINT_RESTORE, Bed, UserBed, as_user, case,
-                   expect, find_build, main, may_connect, pids, run)
+                   expect, find_build, main, may_connect, pids, run, wait_until)
 from checkpoints import change_manifest, image, seal_again
 from criu_images import change_credentials
 
@@ -111,16 +111,33 @@ def what_one_user_floods_stops_nobody_else(bed):
 @case
 @as_user
 def a_place_that_another_user_made(bed):
-    """Who comes first makes /tmp/brumate-UID; nobody works in one that somebody else made, or may write to."""
+    """Who comes first makes /tmp/brumate-UID; nobody works in one that somebody else made, or may write to: theirs is another."""
+    instead = bed.runtime_dir + ".1"
+
+    def expect_works_in(place):
+        facts = bed.cli("doctor", "--format", "json", env=bed.DEFAULTS).json()["facts"]
+        expect(facts["runtime-dir"] == place, f"{facts['runtime-dir']}, expected {place}")
+        job = bed.ok("run", "--", bed.program("counter"), "--mib", 2, "--chunk-mib", 2, env=bed.DEFAULTS).out.strip()
+        expect(os.listdir(os.path.join(place, "agents")), f"nothing in {place}")
+        for verb in ("suspend", "resume", "kill"):
+            wait_until(lambda v=verb: bed.cli(v, job, env=bed.DEFAULTS).code == 0, verb)
+        bed.ok("rm", job, env=bed.DEFAULTS)
+
     with beside() as other:
-        for mode, owner, words in ((0o700, other.uid, "belongs to another user"), (0o777, bed.uid, "other users could")):
-            os.mkdir(bed.runtime_dir)
-            os.chmod(bed.runtime_dir, mode)
-            os.chown(bed.runtime_dir, owner, owner)
-            bed.refused(EXIT_PERMISSION, words, "run", "--", "true", env=bed.DEFAULTS)
+        os.mkdir(bed.runtime_dir)
+        os.chmod(bed.runtime_dir, 0o777)
+        os.chown(bed.runtime_dir, bed.uid, bed.uid)
+        bed.refused(EXIT_PERMISSION, "other users could", "run", "--", "true", env=bed.DEFAULTS)
+        os.chown(bed.runtime_dir, other.uid, other.uid)
+        try:
+            expect_works_in(instead)
+            expect(not os.listdir(bed.runtime_dir), "something was made in another user's place")
             os.rmdir(bed.runtime_dir)
-        os.symlink(other.dir, bed.runtime_dir)
-        bed.refused(EXIT_PERMISSION, "is not a directory", "run", "--", "true", env=bed.DEFAULTS)
+            os.symlink(other.dir, bed.runtime_dir)
+            os.lchown(bed.runtime_dir, other.uid, other.uid)
+            expect_works_in(instead)
+        finally:
+            shutil.rmtree(instead, True)
         os.unlink(bed.runtime_dir)
         bed.ok("run", "--name", "short", "--", "true", env=bed.DEFAULTS)
         bed.ok("wait", "short", env=bed.DEFAULTS)

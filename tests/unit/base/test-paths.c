@@ -111,14 +111,50 @@ static void test_traps(void)
 
 	snprintf(path, sizeof(path), "/tmp/brumate-%u", (unsigned)uid);
 	CHECK(mkdir(path, 0755) == 0); /* somebody else's */
-	as_user(is_refused);
+	as_user(makes_it);
 	CHECK(chown(path, uid, uid) == 0 && chmod(path, 0777) == 0);
 	as_user(is_refused);
 	CHECK(rmdir(path) == 0);
 
 	CHECK(chown(scratch, uid, uid) == 0 && symlink(scratch, path) == 0);
-	as_user(is_refused); /* a link, even to what is the user's */
+	as_user(makes_it); /* somebody else's link, even to what is the user's */
+	CHECK(lchown(path, uid, uid) == 0);
+	as_user(is_refused);
 	CHECK(unlink(path) == 0);
+}
+
+static void check_choice(const char *for_all, const char *tmp, const char *format)
+{
+	auto_free char *got = path_choose_runtime_dir(for_all, tmp, uid);
+	char want[512];
+
+	snprintf(want, sizeof(want), format, scratch, (unsigned)uid);
+	CHECK(got);
+	CHECK_STR(got, want);
+}
+
+static void test_choice(void)
+{
+	char all[256], tmp[256], usual[300], theirs[300];
+
+	snprintf(all, sizeof(all), "%s/users", scratch);
+	snprintf(tmp, sizeof(tmp), "%s/tmp", scratch);
+	snprintf(usual, sizeof(usual), "%s/brumate-%u", tmp, (unsigned)uid);
+	snprintf(theirs, sizeof(theirs), "%s/%u", all, (unsigned)uid);
+	CHECK(mkdir(tmp, 0700) == 0);
+	check_choice(all, tmp, "%s/tmp/brumate-%u");
+	CHECK(mkdir(all, 0755) == 0); /* not for all */
+	check_choice(all, tmp, "%s/tmp/brumate-%u");
+	CHECK(chmod(all, 01777) == 0);
+	check_choice(all, tmp, "%s/users/%u");
+	CHECK(mkdir(theirs, 0700) == 0);
+	check_choice(all, tmp, "%s/users/%u.1");
+	CHECK(chown(theirs, uid, uid) == 0);
+	check_choice(all, tmp, "%s/users/%u");
+	CHECK(mkdir(usual, 0700) == 0); /* somebody else's */
+	check_choice(all, tmp, "%s/users/%u");
+	CHECK(chown(usual, uid, uid) == 0); /* where jobs of before have their sockets */
+	check_choice(all, tmp, "%s/tmp/brumate-%u");
 }
 
 int main(void)
@@ -133,6 +169,7 @@ int main(void)
 	as_user(without_home);
 	as_user(makes_it);
 	test_traps();
+	test_choice();
 	remove_scratch();
 	forget_environment();
 	CHECK_STR(path_runtime_dir(), BRUMATE_DEFAULT_RUNTIME_DIR);
