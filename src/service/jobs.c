@@ -24,6 +24,7 @@
 #include "client/shim.h"
 #include "gpu/vendor.h"
 #include "job/labels.h"
+#include "process/reaper.h"
 #include "wire/agent.h"
 
 enum {
@@ -503,6 +504,7 @@ int service_status(const struct service_call *call, json_t *parameters, json_t *
 enum {
 	COMMAND_BYTES_MAX = 4 << 20,
 	ENVIRONMENT_BYTES_MAX = 4 << 20,
+	ANCESTORS_MAX = 64,
 	GRACE_MS_MAX = 3600 * 1000,
 	GRACE_MS_DEFAULT = 10000,
 };
@@ -657,6 +659,51 @@ static int refuse_own_tree(const struct service_call *call, const struct proc_tr
 	return 0;
 }
 
+/* The id of the job whose root is the reaper @root, as its shim was told. False: it has none at present. */
+static bool read_id_of(const struct proc_info *root, char ret[static JOB_ID_BYTES])
+{
+	auto_free char *line = NULL;
+	size_t len = 0;
+
+	if (proc_file_read(root->ppid, "cmdline", ENVIRONMENT_BYTES_MAX, &line, &len) < 0 ||
+	    len < 2)
+		return false;
+	const char *last = line + len - 1; /* a NUL byte ends each */
+	while (last > line && last[-1])
+		last--;
+	const char *slash = strrchr(last, '/');
+	if (!slash || !job_id_is_valid(slash + 1))
+		return false;
+	snprintf(ret, JOB_ID_BYTES, "%s", slash + 1);
+	return true;
+}
+
+/* Refuses a process of a job that another brumate knows, such as that of its user: whose record would not tell what
+ * becomes of it. */
+static int refuse_anothers_job(pid_t pid, struct brumate_error *err)
+{
+	struct proc_info p;
+	char id[JOB_ID_BYTES] = "";
+	pid_t up = pid;
+
+	for (int n = 0; n < ANCESTORS_MAX && up > 1 && proc_read(&p, up, NULL) == 0;
+	     n++, up = p.ppid) {
+		if (!reaper_is(p.id))
+			continue;
+		const bool has_id = read_id_of(&p, id);
+		brumate_fail(err, EEXIST,
+			     "process %d belongs to job %s%sof uid %u, of another brumate",
+			     (int)pid, id, has_id ? " " : "", (unsigned)p.uid);
+		brumate_hint(
+			err,
+			"let its user do it: brumate suspend %s; or with the BRUMATE_STATE_DIR "
+			"that it was started with",
+			has_id ? id : "JOB");
+		return -EEXIST;
+	}
+	return 0;
+}
+
 int take_in(struct job *ret, bool *ret_new, const struct service_call *call,
 	    const struct newcomer *newcomer, struct brumate_error *err)
 {
@@ -674,6 +721,8 @@ int take_in(struct job *ret, bool *ret_new, const struct service_call *call,
 		return 0;
 	}
 	r = refuse_own_tree(call, &tree, err);
+	if (r == 0)
+		r = refuse_anothers_job(pid, err);
 	if (r == 0)
 		r = adopt(ret, call, &tree.items[0], newcomer, err);
 	if (r == 0)

@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 
-from cases import (EXIT_BAD_IMAGE, EXIT_NOT_FOUND, EXIT_PERMISSION, CAP_CHECKPOINT_RESTORE, Bed, UserBed, as_user, case,
+from cases import (EXIT_BAD_IMAGE, EXIT_BUSY, EXIT_NOT_FOUND, EXIT_PERMISSION, CAP_CHECKPOINT_RESTORE, Bed, UserBed, as_user, case,
                    expect, find_build, main, may_connect, pids, run, wait_until)
 from checkpoints import change_manifest, image, seal_again
 from criu_images import change_credentials
@@ -106,6 +106,23 @@ def what_one_user_floods_stops_nobody_else(bed):
             one.close()
     for name in (job, second):
         bed.end(name)
+
+
+@case
+@as_user
+def one_that_root_names_by_its_process(bed):
+    """Its user's brumate would go on telling that it runs: it is refused by name, in every verb that takes a process in."""
+    job, log = bed.counter("train")
+    with contextlib.closing(Bed(find_build())) as root:
+        for verb in ("suspend", "checkpoint", "manage"):
+            result = root.cli(verb, "--pid", bed.pid(job))
+            expect(result.code == EXIT_BUSY and f"belongs to job {job} of uid {bed.uid}, of another brumate" in result.err and
+                   f"brumate suspend {job}" in result.err, result.why())
+        bed.expect_whole(job, log)
+        expect(not root.cli("ps").out.count("counter"), "root has taken it in")
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    bed.end(job)
 
 
 @case
