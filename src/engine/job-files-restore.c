@@ -237,9 +237,6 @@ static int choose(struct change *c, const struct op *op, int root_fd, int copy_f
 		  struct brumate_error *err)
 {
 	const struct job_file *f = c->file;
-
-	if (f->kind == JOB_FILE_REMOVED || f->kind == JOB_FILE_REMOVED_DIR)
-		return 0;
 	auto_close int fd = job_file_open(root_fd, f->path, O_RDONLY);
 	auto_close int path_fd = fd == -EACCES ? job_file_open(root_fd, f->path, O_PATH) : -1;
 	struct stat st;
@@ -273,9 +270,14 @@ static int choose_all(struct files_restore *r, struct op *op, struct brumate_err
 
 	for (size_t i = 0; result == 0 && i < r->n; i++) {
 		struct change *c = &r->items[i];
-		auto_close int copy_fd = *c->file->copy ? open_copy(r, c->file, err) : -1;
+		const bool has_name =
+			c->file->kind == JOB_FILE_WRITTEN || c->file->kind == JOB_FILE_MEMORY;
+		auto_close int copy_fd =
+			has_name && *c->file->copy ? open_copy(r, c->file, err) : -1;
 		auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
 
+		if (!has_name)
+			continue;
 		if (*c->file->copy && copy_fd < 0)
 			return copy_fd;
 		result = user_files_enter(&user, op->job->uid, op->job->gid, err);
@@ -579,6 +581,32 @@ static int make_removed_dir(const struct op *op, const char *root, const struct 
 	return r < 0 ? r : take_fd(&fd);
 }
 
+/* Memory that was copied in parts. */
+static int make_of_parts(const struct files_restore *r, const struct job_file *f, const char *path)
+{
+	auto_close int fd = memfd_create(name_of(path), MFD_CLOEXEC);
+	int result = fd < 0 || ftruncate(fd, (off_t)f->size_bytes) < 0 ? -errno : 0;
+
+	for (uint64_t i = 0; result == 0 && i * JOB_FILE_PART_BYTES < f->size_bytes; i++) {
+		char name[JOB_FILE_COPY_BYTES + 16];
+		struct stat st;
+
+		job_file_part(name, f->copy, i);
+		auto_close int part = openat(r->images_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+		if (part < 0 && errno == ENOENT)
+			continue;
+		if (part < 0 || fstat(part, &st) < 0)
+			return -errno;
+		if ((uint64_t)st.st_size > JOB_FILE_PART_BYTES)
+			return -EBADMSG;
+		result = job_file_copy_to(fd, i * JOB_FILE_PART_BYTES, part, 0,
+					  (uint64_t)st.st_size);
+	}
+	if (result == 0)
+		result = set_owner(f, fd);
+	return result < 0 ? result : take_fd(&fd);
+}
+
 static int open_removed(const struct files_restore *r, const struct op *op, const char *root,
 			const struct job_file *f)
 {
@@ -589,6 +617,8 @@ static int open_removed(const struct files_restore *r, const struct op *op, cons
 		return make_removed_dir(op, root, f);
 	if (mark)
 		*mark = '\0';
+	if (path && *f->key)
+		return make_of_parts(r, f, path);
 	auto_close int copy_fd = openat(r->images_fd, f->copy, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
 	if (!path || copy_fd < 0)
 		return path ? -errno : -ENOMEM;

@@ -309,18 +309,44 @@ int job_files_announce(struct op *op, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "deleted files of the job: %m") : 0;
 }
 
-static int copy_memory(struct removing *rm, struct job_file *f, const char *link)
+/* Whether there is anything in these bytes. */
+static bool has_data(int fd, uint64_t from, uint64_t to)
 {
-	const struct job *job = rm->op->job;
-	auto_close int to = openat(rm->op->images.dir_fd, f->copy,
-				   O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
-	int r = to < 0 ? -errno : user_files_enter(&user, job->uid, job->gid, NULL);
+	off_t data = lseek(fd, (off_t)from, SEEK_DATA);
 
-	if (r < 0)
-		return r;
-	auto_close int from = open(link, O_RDONLY | O_CLOEXEC);
-	return from < 0 ? -errno : job_file_copy(to, from, 0, f->size_bytes);
+	return data < 0 ? errno != ENXIO : (uint64_t)data < to;
+}
+
+static int copy_part(int dir_fd, const struct job_file *f, uint64_t part, int from_fd)
+{
+	const uint64_t from = part * JOB_FILE_PART_BYTES, left = f->size_bytes - from;
+	const uint64_t len = left < JOB_FILE_PART_BYTES ? left : JOB_FILE_PART_BYTES;
+	char name[JOB_FILE_COPY_BYTES + 16];
+
+	if (!has_data(from_fd, from, from + len))
+		return 0;
+	job_file_part(name, f->copy, part);
+	auto_close int to = openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	return to < 0 ? -errno : job_file_copy_to(to, 0, from_fd, from, len);
+}
+
+static int open_as_user(const struct job *job, const char *link)
+{
+	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
+	int r = user_files_enter(&user, job->uid, job->gid, NULL);
+	int fd = r < 0 ? r : open(link, O_RDONLY | O_CLOEXEC);
+
+	return r == 0 && fd < 0 ? -errno : fd;
+}
+
+static int copy_memory(struct removing *rm, const struct job_file *f, const char *link)
+{
+	auto_close int from = open_as_user(rm->op->job, link);
+	int r = from < 0 ? from : 0;
+
+	for (uint64_t i = 0; r == 0 && i * JOB_FILE_PART_BYTES < f->size_bytes; i++)
+		r = copy_part(rm->op->images.dir_fd, f, i, from);
+	return r;
 }
 
 static int save_memory(void *arg, const char *key, const char *path, const struct stat *st,

@@ -26,6 +26,8 @@ enum { RECORD_VERSION = 1, AGAIN_MAX = 16, BUFFER_BYTES = 1 << 20, COPY_STEP_BYT
 /* A job stands still while its files are read: of what is longer, as many samples, the first and the last bytes among them. */
 enum { WHOLE_BYTES_MAX = 32 << 20, SAMPLE_BYTES = 256 << 10, N_SAMPLES = 64 };
 
+#define MEMORY_BYTES_MAX (1ull << 46) /* more than processors have addresses for, today */
+
 void job_files_fini(struct job_files *f)
 {
 	for (size_t i = 0; i < f->n; i++) {
@@ -182,6 +184,8 @@ static int decode_file(struct job_files *files, json_t *o, struct brumate_error 
 	    (r = wire_get_bool(o, "written", &f->is_written, err)) < 0)
 		return r;
 	r = decode_digest(f, o, err);
+	if (r == 0 && *f->key && f->size_bytes > MEMORY_BYTES_MAX)
+		return -EBADMSG;
 	if (r == 0 && !*f->copy && (f->kind == JOB_FILE_MEMORY || f->kind == JOB_FILE_REMOVED))
 		return -EBADMSG;
 	const bool is_kept = f->kind == JOB_FILE_REMOVED && !f->is_written; /* under its digest */
@@ -294,14 +298,12 @@ static int copy_run(int to_fd, uint64_t to_offset, int from_fd, uint64_t from_of
 	return 0;
 }
 
-int job_file_copy(int to_fd, int from_fd, uint64_t from_offset, uint64_t len_bytes)
+int job_file_copy_to(int to_fd, uint64_t to_offset, int from_fd, uint64_t from_offset,
+		     uint64_t len_bytes)
 {
 	const uint64_t end = from_offset + len_bytes;
 	uint64_t at = from_offset;
 
-	/* The same blocks, where the file system can do that. */
-	if (!from_offset && ioctl(to_fd, FICLONE, from_fd) == 0)
-		return ftruncate(to_fd, (off_t)len_bytes) < 0 ? -errno : 0;
 	while (at < end) {
 		off_t data = lseek(from_fd, (off_t)at, SEEK_DATA);
 		if (data < 0 && errno == ENXIO) /* nothing more */
@@ -313,12 +315,24 @@ int job_file_copy(int to_fd, int from_fd, uint64_t from_offset, uint64_t len_byt
 		if (from >= end)
 			break;
 		to = to < end ? to : end;
-		int r = copy_run(to_fd, from - from_offset, from_fd, from, to - from);
+		int r = copy_run(to_fd, to_offset + from - from_offset, from_fd, from, to - from);
 		if (r < 0)
 			return r;
 		at = to;
 	}
-	return ftruncate(to_fd, (off_t)len_bytes) < 0 ? -errno : 0;
+	return 0;
+}
+
+int job_file_copy(int to_fd, int from_fd, uint64_t from_offset, uint64_t len_bytes)
+{
+	int r = 0;
+
+	/* The same blocks, where the file system can do that. */
+	if (from_offset || ioctl(to_fd, FICLONE, from_fd) < 0)
+		r = job_file_copy_to(to_fd, 0, from_fd, from_offset, len_bytes);
+	if (r == 0 && ftruncate(to_fd, (off_t)len_bytes) < 0)
+		r = -errno;
+	return r;
 }
 
 int job_file_open(int root_fd, const char *path, int flags)

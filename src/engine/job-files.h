@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 
@@ -88,8 +89,24 @@ int job_files_decode(struct job_files *ret, const char *text, size_t len_bytes,
 /** The digest of the first @size_bytes of @fd: of all of it, or of samples of what is longer. 0; -ENODATA: it is shorter. */
 int job_file_digest(struct digest *ret, bool *ret_has_samples, int fd, uint64_t size_bytes);
 
+/** Where a file is copied in parts, the length of each but the last; one that is nothing but zeros is left out, and what
+ * is only zeros at the end of one. The parts are COPY-0
+ * and so on. They are hashed side by side, and an object store is mostly empty. */
+#define JOB_FILE_PART_BYTES (16ull << 20)
+
+/** The name of a part of @copy. */
+static inline void job_file_part(char ret[static JOB_FILE_COPY_BYTES + 16], const char *copy,
+				 uint64_t part)
+{
+	snprintf(ret, JOB_FILE_COPY_BYTES + 16, "%s-%llu", copy, (unsigned long long)part);
+}
+
 /** Copies @len_bytes of @from from @from_offset on to the start of @to, which is empty; what is not there is not made. */
 int job_file_copy(int to_fd, int from_fd, uint64_t from_offset, uint64_t len_bytes);
+
+/** The same to the place @to_offset of @to, where there are zeros. */
+int job_file_copy_to(int to_fd, uint64_t to_offset, int from_fd, uint64_t from_offset,
+		     uint64_t len_bytes);
 
 /** Opens @path beneath @root_fd, as the calling thread may, but never through a link, nor what would wait. -errno. */
 int job_file_open(int root_fd, const char *path, int flags);
