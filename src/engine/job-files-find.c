@@ -173,8 +173,10 @@ static int look_at_descriptor(struct finding *f, pid_t pid, int dir_fd, const ch
 	if (!file)
 		return -ENOMEM;
 	file->is_opened = true;
-	if (!(d.flags & O_APPEND) && d.position != (uint64_t)st.st_size)
+	if (!(d.flags & O_APPEND)) {
 		file->in_sequence = false;
+		file->is_within = file->is_within || d.position != (uint64_t)st.st_size;
+	}
 	return 0;
 }
 
@@ -226,7 +228,7 @@ static int look_at_mappings(struct finding *f, pid_t pid)
 		struct job_file *file = find_or_add(f, m.path, pid);
 		if (!file)
 			return -ENOMEM;
-		file->is_mapped = true;
+		file->is_mapped = file->is_within = true;
 		file->in_sequence = false;
 	}
 	return 0;

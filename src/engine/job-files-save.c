@@ -19,6 +19,7 @@
 #include "base/user.h"
 #include "criu/images.h"
 #include "engine/op.h"
+#include "process/scan.h"
 
 /* What is copied without being asked for: a mapped file that is no larger is memory as much as it is a file (a JVM's
  * hsperfdata, locks of a database); what is on a tmpfs is gone once the machine restarts. */
@@ -147,6 +148,40 @@ int job_files_check(struct op *op, uint64_t *ret_bytes, struct brumate_error *er
 			bytes += (uint64_t)st.st_blocks * 512;
 	}
 	*ret_bytes = bytes + sum.bytes;
+	return r;
+}
+
+/* Not in it, and as it seems not only appended to. */
+static bool may_be_refused(const struct job_file *f, bool copied)
+{
+	return f->kind == JOB_FILE_WRITTEN && !copied && f->is_within;
+}
+
+int job_files_scan(struct op *op, struct scan_report *report, struct brumate_error *err)
+{
+	auto_(job_files_fini) struct job_files files = JOB_FILES_EMPTY;
+	uint64_t limit = 0;
+	int r = read_limit(&limit, op, err);
+
+	if (r == 0)
+		r = job_files_find(&files, op->job, &op->checkpoint.manifest, &op->tree, err);
+	for (size_t i = 0; r == 0 && i < files.n; i++) {
+		const struct job_file *f = &files.items[i];
+		struct scan_finding found = { .level = SCAN_NOTE,
+					      .scope = SCAN_CRIU,
+					      .pid = f->pid,
+					      .what = "written-file" };
+
+		if (!may_be_refused(f, is_copied(f, -1, limit)))
+			continue;
+		snprintf(found.text, sizeof(found.text),
+			 "process %d writes within a file that is not in a checkpoint: %.150s",
+			 f->pid, f->path);
+		snprintf(found.hint, sizeof(found.hint),
+			 "a restore refuses it once it has changed; checkpoint --with-files takes "
+			 "it in");
+		r = scan_add(report, &found);
+	}
 	return r;
 }
 
@@ -398,7 +433,7 @@ static void note_files(struct op *op, const struct job_files *files)
 	for (size_t i = 0; i < files->n; i++) {
 		const struct job_file *f = &files->items[i];
 
-		if (f->kind == JOB_FILE_WRITTEN && !*f->copy && !f->in_sequence)
+		if (may_be_refused(f, *f->copy))
 			progress_note(&op->progress,
 				      "%s is not in the checkpoint: once it is changed in its "
 				      "middle, a restore refuses it (--with-files takes it in)",

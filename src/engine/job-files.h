@@ -29,6 +29,7 @@
 struct op;
 struct criu_inherit;
 struct manifest;
+struct scan_report;
 
 enum job_file_kind {
 	JOB_FILE_WRITTEN,     /* open for writing */
@@ -46,9 +47,9 @@ struct job_file {
 	uint64_t device, inode;
 	uint32_t mode; /* permissions */
 	uint32_t uid, gid;
-	bool in_sequence; /* whoever writes to it appends, or stands at its end */
-	bool is_mapped;	  /* shared, and writable: the time of its last change tells little */
-	bool is_written;  /* what was removed is open for writing */
+	bool in_sequence; /* whoever writes to it can only append (O_APPEND; Linux appends by pwrite(2) then, too) */
+	bool is_mapped;	 /* shared, and writable: the time of its last change tells little */
+	bool is_written; /* what was removed is open for writing */
 	bool has_digest;
 	bool has_samples; /* the digest is of parts of it: it is too long */
 	struct digest digest;
@@ -59,6 +60,7 @@ struct job_file {
 	pid_t pid;	/* of a process that has it */
 	bool is_opened; /* by a descriptor, not by a mapping alone */
 	bool is_tmpfs;
+	bool is_within; /* a descriptor stands before its end, or it is mapped: it is written to in its middle, as it seems */
 };
 
 struct job_files {
@@ -135,6 +137,9 @@ pid_t job_file_find_user(const struct stat *file, bool reads);
 
 /** Before the job is touched: whether the files that are asked for can be taken, and how many bytes copies take. */
 int job_files_check(struct op *op, uint64_t *ret_bytes, struct brumate_error *err);
+
+/** Adds to @report the files that a checkpoint would not hold and that a restore may have to refuse. 0, -ENOMEM … */
+int job_files_scan(struct op *op, struct scan_report *report, struct brumate_error *err);
 
 /** Before a dump: adds to op->checkpoint.externals what CRIU is to leave to job_files_save(). */
 int job_files_announce(struct op *op, struct brumate_error *err);

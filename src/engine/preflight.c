@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/machine.h"
 #include "process/reaper.h"
+#include "engine/job-files.h"
 #include "engine/rights.h"
 
 enum { END_TIMEOUT_MS = 200 };
@@ -283,6 +284,9 @@ int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
 	if (scan_driver_state(op, &report) < 0 || scan_orphans(op, &report) < 0 ||
 	    scan_sessions(op, &report) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
+	r = scopes & SCAN_CRIU ? job_files_scan(op, &report, err) : 0;
+	if (r < 0)
+		return r;
 	*ret = take_struct(report, SCAN_REPORT_EMPTY);
 	return 0;
 }

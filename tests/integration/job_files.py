@@ -163,6 +163,19 @@ def what_was_changed_in_place_is_refused_by_name(bed):
 
 
 @case
+def doctor_tells_of_files_that_are_not_in_a_checkpoint(bed):
+    path, log_path = os.path.join(bed.dir, "data"), os.path.join(bed.dir, "log-of-its-own")
+    before = f"log = open({log_path!r}, 'w'); file = open({path!r}, 'w+b', buffering=0); file.write(b'x' * 4096); file.seek(0)\n"
+    job, _ = start(bed, stepping(before, "os.pwrite(file.fileno(), b'y', 100)\n"))
+    said = bed.cli("doctor", "--job", job).out
+    expect(path in said and "--with-files" in said and log_path not in said, said)
+    said = bed.ok("checkpoint", job, "--leave-running").err
+    expect(re.search(rf"note: {re.escape(path)} is not in the checkpoint", said) and log_path not in said, said)
+    said = bed.ok("checkpoint", job, "--leave-running", "--with-files").err
+    expect(path not in said, said)
+
+
+@case
 def what_was_changed_in_place_is_taken_by_force(bed):
     path = os.path.join(bed.dir, "data")
     _, log, checkpoint = saved_then_crashed(bed, IN_PLACE.replace("{path!r}", repr(path)))
@@ -222,12 +235,12 @@ def a_file_that_is_too_long_is_refused_before(bed):
 @case
 def a_large_file_that_grows_is_cut_back_and_one_that_is_written_within_is_not(bed):
     path = os.path.join(bed.dir, "large")
-    large = "file = open({!r}, 'w+b', buffering=0); os.ftruncate(file.fileno(), 40 << 20); file.seek(0, 2)\n".format(path)
-    job, log, checkpoint = saved_then_crashed(bed, stepping(large, "file.write(b'x' * 100)\n"))
+    large = "file = open({!r}, {!r}, buffering=0); os.ftruncate(file.fileno(), 40 << 20); file.seek(0, 2)\n"
+    job, log, checkpoint = saved_then_crashed(bed, stepping(large.format(path, "ab"), "file.write(b'x' * 100)\n"))
     expect("has grown" in restored(bed, job, log, checkpoint), "it was not cut back")
     bed.end(job)
-    job, log, checkpoint = saved_then_crashed(bed, stepping(large, "os.pwrite(file.fileno(), b'x', 12345678 + step)\n" +
-                                                            "file.seek(0)\n"))
+    job, log, checkpoint = saved_then_crashed(bed, stepping(large.format(path, "w+b"),
+                                                            "os.pwrite(file.fileno(), b'x', 12345678 + step)\n"))
     bed.refused(EXIT_FAILED, rf"{re.escape(path)} was written to since the checkpoint, maybe within", "restore", checkpoint)
 
 
