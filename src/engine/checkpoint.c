@@ -344,6 +344,7 @@ static void close_criu(struct op *op)
 	criu_dump_free(take_ptr(&op->checkpoint.dump));
 	op->job->op.criu = PROC_ID_NONE;
 	externals_free(take_ptr(&op->checkpoint.externals));
+	job_files_ahead_free(take_ptr(&op->checkpoint.ahead));
 	cleanup_close(&op->checkpoint.work_fd);
 }
 
@@ -377,7 +378,7 @@ static int start_criu(struct op *op, struct brumate_error *err)
 	op->checkpoint.externals = externals_for_dump(&op->checkpoint.manifest);
 	if (!op->checkpoint.externals)
 		return brumate_fail(err, ENOMEM, "%m");
-	if ((r = job_files_announce(op, err)) < 0)
+	if ((r = job_files_announce(op, err)) < 0 || (r = job_files_hash_ahead(op, err)) < 0)
 		return r;
 	options.externals = (const char *const *)op->checkpoint.externals;
 	options.shell_job = op->checkpoint.manifest.shell_job;

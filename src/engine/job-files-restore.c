@@ -81,14 +81,13 @@ static enum sameness compare(const struct job_file *f, int fd, const struct stat
 {
 	const uint64_t size = (uint64_t)st->st_size;
 	struct digest have;
-	bool has_samples;
 
 	if (size < f->size_bytes)
 		return DIFFERENT;
 	if (size == f->size_bytes && job_file_mtime_ns(st) == f->mtime_ns &&
 	    !(f->is_mapped && !f->has_samples))
 		return SAME;
-	if (!f->has_digest || job_file_digest(&have, &has_samples, fd, f->size_bytes) < 0)
+	if (!f->has_digest || job_file_digest(&have, f->has_samples, fd, f->size_bytes) < 0)
 		return f->in_sequence ? (size > f->size_bytes ? LONGER : SAME) : UNKNOWN;
 	if (memcmp(&have, &f->digest, sizeof(have)))
 		return DIFFERENT;

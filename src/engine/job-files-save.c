@@ -14,6 +14,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/conf.h"
 #include "base/fd.h"
 #include "base/user.h"
@@ -26,6 +27,9 @@
 enum { MAPPED_BYTES_MAX = 1 << 20, TMPFS_BYTES_MAX = 64 << 20 };
 /* Of files that are asked for by --with-files, where the configuration does not say it: their job waits for the copies. */
 enum { FILES_BYTES = 1 << 30 };
+/* Of long files that grow all is read beforehand, while the job runs; it waits for it all the same. */
+enum { AHEAD_STEP_BYTES = 16 << 20 };
+#define AHEAD_BYTES_MAX (2ull << 30)
 /* All of what was removed is read: more than a library has is somebody's joke. */
 #define REMOVED_BYTES_MAX (16ull << 30)
 /* The longest path that a restore can give CRIU another file for (criu_inherit). */
@@ -203,10 +207,103 @@ static int write_back(const struct job_file *f)
 	return f->is_tmpfs || sync_file_range(f->fd, 0, 0, how) == 0 ? 0 : -errno;
 }
 
-static int take_content(struct job_file *f)
-{
-	int r = job_file_digest(&f->digest, &f->has_samples, f->fd, f->size_bytes);
+/* What was read of a file while its job ran. */
+struct ahead {
+	uint64_t device, inode, size_bytes;
+	struct digest_run *run; /* owned */
+};
 
+struct job_files_ahead {
+	struct ahead *items;
+	size_t n;
+};
+
+void job_files_ahead_free(struct job_files_ahead *a)
+{
+	for (size_t i = 0; a && i < a->n; i++)
+		digest_run_free(a->items[i].run);
+	if (a)
+		free(a->items);
+	free(a);
+}
+
+static int hash_ahead(struct op *op, struct job_files_ahead *all, const struct job_file *f,
+		      struct brumate_error *err)
+{
+	struct ahead *items = array_room(all->items, all->n, sizeof(*items));
+	auto_(digest_run_free) struct digest_run *run = NULL;
+	int r = items ? digest_begin(&run) : -ENOMEM;
+
+	if (items)
+		all->items = items;
+	for (uint64_t at = 0; r == 0 && at < f->size_bytes; at += AHEAD_STEP_BYTES) {
+		const uint64_t left = f->size_bytes - at;
+
+		r = progress_check(&op->progress, err);
+		if (r == 0 &&
+		    job_file_digest_add(run, f->fd, at,
+					left < AHEAD_STEP_BYTES ? left : AHEAD_STEP_BYTES) < 0)
+			return 0; /* it is another one by now */
+	}
+	if (r < 0)
+		return r == -ENOMEM ? brumate_fail(err, ENOMEM, "%m") : r;
+	items[all->n++] = (struct ahead){ f->device, f->inode, f->size_bytes, take_ptr(&run) };
+	return 0;
+}
+
+int job_files_hash_ahead(struct op *op, struct brumate_error *err)
+{
+	auto_(job_files_fini) struct job_files files = JOB_FILES_EMPTY;
+	struct job_files_ahead *all = calloc(1, sizeof(*all));
+	uint64_t sum = 0;
+
+	if (!all)
+		return brumate_fail(err, ENOMEM, "%m");
+	op->checkpoint.ahead = all;
+	int r = job_files_find(&files, op->job, &op->checkpoint.manifest, &op->tree, err);
+	for (size_t i = 0; r == 0 && i < files.n; i++) {
+		const struct job_file *f = &files.items[i];
+
+		if (f->kind != JOB_FILE_WRITTEN || f->fd < 0 || f->in_sequence || f->is_within ||
+		    !job_file_is_long(f->size_bytes) || f->size_bytes > AHEAD_BYTES_MAX - sum)
+			continue;
+		sum += f->size_bytes;
+		r = hash_ahead(op, all, f, err);
+	}
+	return r;
+}
+
+/* Goes on where it was left: whoever has changed what was read before finds the file refused. 1; 0: nothing was read of it, or too
+ * much has come. */
+static int finish_ahead(const struct op *op, struct job_file *f)
+{
+	const struct job_files_ahead *all = op->checkpoint.ahead;
+
+	for (size_t i = 0; all && i < all->n; i++) {
+		const struct ahead *a = &all->items[i];
+
+		if (a->device != f->device || a->inode != f->inode)
+			continue;
+		if (f->size_bytes < a->size_bytes ||
+		    job_file_is_long(f->size_bytes - a->size_bytes))
+			return 0;
+		int r = job_file_digest_add(a->run, f->fd, a->size_bytes,
+					    f->size_bytes - a->size_bytes);
+		if (r == 0)
+			r = digest_take(a->run, &f->digest);
+		return r < 0 ? r : 1;
+	}
+	return 0;
+}
+
+static int take_content(const struct op *op, struct job_file *f)
+{
+	int r = finish_ahead(op, f);
+
+	if (r == 0) {
+		f->has_samples = job_file_is_long(f->size_bytes);
+		r = job_file_digest(&f->digest, f->has_samples, f->fd, f->size_bytes);
+	}
 	if (r < 0)
 		return r;
 	f->has_digest = true;
@@ -221,7 +318,7 @@ static int save_file(struct op *op, struct job_file *f, size_t number, uint64_t 
 	if (is_copied(f, op->images.dir_fd, limit))
 		r = copy_file(f, op->images.dir_fd, number);
 	if (r == 0 && f->kind == JOB_FILE_WRITTEN && f->fd >= 0)
-		r = take_content(f);
+		r = take_content(op, f);
 	return r < 0 ? brumate_fail(err, -r, "%s, which the job has open: %m", f->path) : 0;
 }
 

@@ -235,48 +235,49 @@ int job_files_decode(struct job_files *ret, const char *text, size_t len_bytes,
 
 /* ---- what a file holds ---- */
 
-static int add_bytes(struct digest_run *run, int fd, uint64_t offset, uint64_t len, uint8_t *buf)
+bool job_file_is_long(uint64_t size_bytes)
 {
-	while (len) {
+	return size_bytes > WHOLE_BYTES_MAX;
+}
+
+int job_file_digest_add(struct digest_run *run, int fd, uint64_t offset, uint64_t len)
+{
+	auto_free uint8_t *buf = malloc(BUFFER_BYTES);
+	int r = buf ? 0 : -ENOMEM;
+
+	while (r == 0 && len) {
 		size_t step = len < BUFFER_BYTES ? (size_t)len : BUFFER_BYTES;
 		ssize_t n = fd_read_at(fd, buf, step, offset);
 
 		if (n < 0 || (size_t)n < step)
 			return n < 0 ? (int)n : -ENODATA;
-		int r = digest_add(run, buf, step);
-		if (r < 0)
-			return r;
+		r = digest_add(run, buf, step);
 		offset += step;
 		len -= step;
 	}
-	return 0;
+	return r;
 }
 
-static int add_samples(struct digest_run *run, int fd, uint64_t size, uint8_t *buf)
+static int add_samples(struct digest_run *run, int fd, uint64_t size)
 {
 	const uint64_t last = size - SAMPLE_BYTES;
 	int r = 0;
 
 	for (uint64_t i = 0; r == 0 && i < N_SAMPLES; i++)
-		r = add_bytes(run, fd, last / (N_SAMPLES - 1) * i, SAMPLE_BYTES, buf);
-	return r < 0 ? r : add_bytes(run, fd, last, SAMPLE_BYTES, buf);
+		r = job_file_digest_add(run, fd, last / (N_SAMPLES - 1) * i, SAMPLE_BYTES);
+	return r < 0 ? r : job_file_digest_add(run, fd, last, SAMPLE_BYTES);
 }
 
-int job_file_digest(struct digest *ret, bool *ret_has_samples, int fd, uint64_t size_bytes)
+int job_file_digest(struct digest *ret, bool of_samples, int fd, uint64_t size_bytes)
 {
 	auto_(digest_run_free) struct digest_run *run = NULL;
-	auto_free uint8_t *buf = malloc(BUFFER_BYTES);
-	const bool has_samples = size_bytes > WHOLE_BYTES_MAX;
-	int r = buf ? digest_begin(&run) : -ENOMEM;
+	int r = digest_begin(&run);
 
 	if (r == 0)
-		r = has_samples ? add_samples(run, fd, size_bytes, buf)
-				: add_bytes(run, fd, 0, size_bytes, buf);
-	if (r == 0)
-		r = digest_take(run, ret);
-	if (r == 0)
-		*ret_has_samples = has_samples;
-	return r;
+		r = of_samples && job_file_is_long(size_bytes)
+			    ? add_samples(run, fd, size_bytes)
+			    : job_file_digest_add(run, fd, 0, size_bytes);
+	return r < 0 ? r : digest_take(run, ret);
 }
 
 static int copy_run(int to_fd, uint64_t to_offset, int from_fd, uint64_t from_offset, uint64_t len)

@@ -28,6 +28,7 @@
 
 struct op;
 struct criu_inherit;
+struct job_files_ahead;
 struct manifest;
 struct scan_report;
 
@@ -88,8 +89,14 @@ int job_files_decode(struct job_files *ret, const char *text, size_t len_bytes,
 
 /* ---- what a file holds ---- */
 
-/** The digest of the first @size_bytes of @fd: of all of it, or of samples of what is longer. 0; -ENODATA: it is shorter. */
-int job_file_digest(struct digest *ret, bool *ret_has_samples, int fd, uint64_t size_bytes);
+/** Whether all of a file of this length is too much to read while its job stands still. */
+bool job_file_is_long(uint64_t size_bytes);
+
+/** The digest of the first @size_bytes of @fd: of all of it, or of samples if it is long. 0; -ENODATA: it is shorter. */
+int job_file_digest(struct digest *ret, bool of_samples, int fd, uint64_t size_bytes);
+
+/** Adds @len_bytes from @offset on. As above. */
+int job_file_digest_add(struct digest_run *run, int fd, uint64_t offset, uint64_t len_bytes);
 
 /** Where a file is copied in parts, the length of each but the last; one that is nothing but zeros is left out, and what
  * is only zeros at the end of one. The parts are COPY-0
@@ -140,6 +147,11 @@ int job_files_check(struct op *op, uint64_t *ret_bytes, struct brumate_error *er
 
 /** Adds to @report the files that a checkpoint would not hold and that a restore may have to refuse. 0, -ENOMEM … */
 int job_files_scan(struct op *op, struct scan_report *report, struct brumate_error *err);
+
+/** While the job runs: begins the digests of long files that grow at their ends, of which job_files_save() then has to read the
+ * rest alone. What cannot be read is left out; -ECANCELED, -ETIMEDOUT, -ENOMEM. */
+int job_files_hash_ahead(struct op *op, struct brumate_error *err);
+void job_files_ahead_free(struct job_files_ahead *a); /* accepts NULL */
 
 /** Before a dump: adds to op->checkpoint.externals what CRIU is to leave to job_files_save(). */
 int job_files_announce(struct op *op, struct brumate_error *err);

@@ -48,6 +48,7 @@ struct op_checkpoint {
 	char **externals;		   /* of @dump */
 	struct attributes attributes;	   /* of the frozen tree */
 	struct socket_options sockets;	   /* likewise */
+	struct job_files_ahead *ahead;	   /* digests of files that have begun (engine/job-files.h) */
 	int work_fd;			   /* of @dump */
 	uint64_t criu_start_ns;
 	bool committed;

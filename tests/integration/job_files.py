@@ -234,12 +234,18 @@ def a_file_that_is_too_long_is_refused_before(bed):
 
 @case
 def a_large_file_that_grows_is_cut_back_and_one_that_is_written_within_is_not(bed):
+    """It is longer than what is read while the job stands still."""
     path = os.path.join(bed.dir, "large")
     large = "file = open({!r}, {!r}, buffering=0); os.ftruncate(file.fileno(), 40 << 20); file.seek(0, 2)\n"
-    job, log, checkpoint = saved_then_crashed(bed, stepping(large.format(path, "ab"), "file.write(b'x' * 100)\n"))
-    expect("has grown" in restored(bed, job, log, checkpoint), "it was not cut back")
-    bed.end(job)
+    for how in ("ab", "w+b"):
+        job, log, checkpoint = saved_then_crashed(bed, stepping(large.format(path, how), "file.write(b'x' * 100)\n"))
+        expect("has grown" in restored(bed, job, log, checkpoint), f"{how}: it was not cut back")
+        bed.end(job)
     job, log, checkpoint = saved_then_crashed(bed, stepping(large.format(path, "w+b"),
+                                                            "os.pwrite(file.fileno(), b'x', 12345678 + step)\n"))
+    bed.refused(EXIT_FAILED, rf"{re.escape(path)} was changed within its first 41943040 bytes", "restore", checkpoint)
+    os.unlink(path)
+    job, log, checkpoint = saved_then_crashed(bed, stepping(large.format(path, "w+b") + "file.seek(0)\n",
                                                             "os.pwrite(file.fileno(), b'x', 12345678 + step)\n"))
     bed.refused(EXIT_FAILED, rf"{re.escape(path)} was written to since the checkpoint, maybe within", "restore", checkpoint)
 
