@@ -31,6 +31,7 @@ static const char *const consequences[] = {
 	"Unable to open fd=",
 	"Can't retrieve FDs from socket",
 	"Message reply from daemon is trimmed",
+	"handle_device_vma plugin failed", /* what mapping it is, the next line says */
 };
 
 enum { CRIU_LOG_TAIL_BYTES = 256 * 1024 };
