@@ -108,7 +108,7 @@ static bool is_listed(json_t *needs, const char *escaped, json_t *file)
 }
 
 static int consider(json_t *needs, const struct manifest *m, const struct job_files *files,
-		    json_t *file, struct brumate_error *err)
+		    json_t *file, bool is_restore, struct brumate_error *err)
 {
 	const char *escaped = text_of(file, "path"), *kind = text_of(file, "kind");
 	static const char *const kinds[] = { "file", "directory", "fifo", "link" };
@@ -128,7 +128,8 @@ static int consider(json_t *needs, const struct manifest *m, const struct job_fi
 	    is_listed(needs, escaped, file))
 		return 0;
 	const struct job_file *of_job = find_job_file(files, path);
-	if (of_job && (of_job->kind == JOB_FILE_MEMORY || *of_job->copy))
+	/* A restore brings these back, or refuses them with more to say than their size. */
+	if (of_job && (is_restore || of_job->kind == JOB_FILE_MEMORY || *of_job->copy))
 		return 0;
 	find_problem(problem, path, file, of_job);
 	return add_need(needs, escaped, kind, file, problem, err);
@@ -200,8 +201,8 @@ static int read_job_files(struct job_files *ret, criu_image_read_fn read, void *
 	return r < 0 ? r : job_files_decode(ret, text, len, err);
 }
 
-int needs_find(json_t **ret, const struct manifest *m, criu_image_read_fn read, void *arg,
-	       struct brumate_error *err)
+static int find(json_t **ret, const struct manifest *m, criu_image_read_fn read, void *arg,
+		bool is_restore, struct brumate_error *err)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
 	auto_(job_files_fini) struct job_files files = JOB_FILES_EMPTY;
@@ -219,10 +220,16 @@ int needs_find(json_t **ret, const struct manifest *m, criu_image_read_fn read, 
 	if (r < 0)
 		return r;
 	json_array_foreach (json_object_get(all, "files"), i, file)
-		if ((r = consider(needs, m, &files, file, err)) < 0)
+		if ((r = consider(needs, m, &files, file, is_restore, err)) < 0)
 			return r;
 	*ret = json_incref(needs);
 	return 0;
+}
+
+int needs_find(json_t **ret, const struct manifest *m, criu_image_read_fn read, void *arg,
+	       struct brumate_error *err)
+{
+	return find(ret, m, read, arg, false, err);
 }
 
 struct images {
@@ -272,7 +279,7 @@ int needs_check(struct op *op, int images_dir_fd, struct brumate_error *err)
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 
 	/* What is damaged the digests tell, or CRIU does. */
-	if (op->request->force || needs_find(&needs, m, read_image, &images, &why) < 0)
+	if (op->request->force || find(&needs, m, read_image, &images, true, &why) < 0)
 		return 0;
 	return fail_needs(m, needs, err);
 }

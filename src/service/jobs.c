@@ -659,7 +659,7 @@ static int refuse_own_tree(const struct service_call *call, const struct proc_tr
 	return 0;
 }
 
-/* The id of the job whose root is the reaper @root, as its shim was told. False: it has none at present. */
+/* The id of the job whose root is the reaper @root, from its shim's command line. False: it has no shim at present. */
 static bool read_id_of(const struct proc_info *root, char ret[static JOB_ID_BYTES])
 {
 	auto_free char *line = NULL;
@@ -678,8 +678,8 @@ static bool read_id_of(const struct proc_info *root, char ret[static JOB_ID_BYTE
 	return true;
 }
 
-/* Refuses a process of a job that another brumate knows, such as that of its user: whose record would not tell what
- * becomes of it. */
+/* Refuses a process of a job that another brumate knows, such as that of its user, whose record would not say that it is
+ * suspended. */
 static int refuse_anothers_job(pid_t pid, struct brumate_error *err)
 {
 	struct proc_info p;
@@ -691,6 +691,10 @@ static int refuse_anothers_job(pid_t pid, struct brumate_error *err)
 		if (!reaper_is(p.id))
 			continue;
 		const bool has_id = read_id_of(&p, id);
+
+		/* Its shim has ended, and there is no record here: we have released it. */
+		if (!has_id && p.uid == geteuid())
+			continue;
 		brumate_fail(err, EEXIST,
 			     "process %d belongs to job %s%sof uid %u, of another brumate",
 			     (int)pid, id, has_id ? " " : "", (unsigned)p.uid);
