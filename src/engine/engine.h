@@ -32,10 +32,5 @@ int engine_restore(struct op *op, struct brumate_error *err);
 #define RECOVER_UNDO "undo"
 int engine_recover(struct op *op, struct brumate_error *err);
 
-/** Has members run on that stand still: those with GPU state; all; all, of whom the record knows no more then. */
-void standstill_wake_first(const struct job *job);
-void standstill_wake(const struct job *job);
-void standstill_end(struct job *job);
-
 /** Names of all steps, "checkpoint.gpu-lock" …, for tests of fault points. NULL-terminated. */
 const char *const *engine_step_names(void);

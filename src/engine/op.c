@@ -16,10 +16,10 @@
 #include "base/paths.h"
 #include "datapath/park.h"
 #include "datapath/move.h"
-#include "engine/engine.h"
 #include "engine/remote-restore.h"
 #include "job/events.h"
 #include "job/counts.h"
+#include "job/standstill.h"
 #include "store/authentic.h"
 
 enum { SWEPT_SPARE_MS = 3000, SWEPT_PAUSE_MS = 20 };

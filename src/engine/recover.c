@@ -18,6 +18,7 @@
 #include "base/paths.h"
 #include "engine/remote-restore.h"
 #include "engine/steps.h"
+#include "job/standstill.h"
 #include "process/pidns.h"
 #include "process/reaper.h"
 

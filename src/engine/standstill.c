@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -21,6 +20,7 @@
 #include "base/log.h"
 #include "datapath/park.h"
 #include "engine/gpu-set.h"
+#include "job/standstill.h"
 #include "process/reaper.h"
 
 enum { STOP_WAIT_MS = 1000, HEAD_START_MS = 100 };
@@ -148,31 +148,6 @@ int step_stop(struct op *op, struct brumate_error *err)
 }
 
 /* ---- running on ---- */
-
-static void continue_members(const struct job *job, bool goes_first)
-{
-	for (size_t i = job->n_stopped; i-- > 0;)
-		if (job->stopped[i].goes_first == goes_first)
-			proc_signal_as(job->stopped[i].id, SIGCONT, job->uid);
-}
-
-void standstill_wake_first(const struct job *job)
-{
-	continue_members(job, true);
-}
-
-void standstill_wake(const struct job *job)
-{
-	continue_members(job, true);
-	continue_members(job, false);
-}
-
-void standstill_end(struct job *job)
-{
-	standstill_wake(job);
-	free(take_ptr(&job->stopped));
-	job->n_stopped = 0;
-}
 
 void step_undo_stop(struct op *op)
 {

@@ -17,6 +17,7 @@
 #include "engine/remote-restore.h"
 #include "engine/steps.h"
 #include "job/events.h"
+#include "job/standstill.h"
 #include "process/pidns.h"
 #include "process/reaper.h"
 
