@@ -165,7 +165,7 @@ static void fork_child(void)
 	if (!sim.initialized)
 		return;
 	handle_close();
-	job_file_close();
+	sim_job_file_close();
 	ctl_forget();
 	sim.forked = true;
 	atomic_store(&initialized, false);
@@ -222,7 +222,7 @@ static CUresult initialize(void)
 	if (!sim.n_devices)
 		return CUDA_ERROR_NO_DEVICE;
 	init_changed();
-	job_file_open();
+	sim_job_file_open();
 	r = handle_open();
 	if (r)
 		return r;

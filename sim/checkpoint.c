@@ -230,7 +230,7 @@ static CUresult save_locked(void)
 	if (r < 0)
 		return r == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
 	pace(start, bytes + stacks_bytes(), config_get()->out_gbps);
-	CUresult noted = job_file_note_save();
+	CUresult noted = sim_job_file_note_save();
 	if (noted) {
 		forget_saved();
 		return noted;
@@ -388,7 +388,7 @@ static CUresult restore_locked(const struct restore_request *request)
 	if (lost)
 		return lost;
 	/* By others: the file of a job is no use where it is a copy from before the checkpoint. */
-	if (!job_file_is_current())
+	if (!sim_job_file_is_current())
 		return CUDA_ERROR_INVALID_VALUE;
 	r = choose_gpus(request, gpu_of);
 	if (r)

@@ -109,13 +109,13 @@ static CUresult serve(void)
 	/* H200: a call in the wrong state returns 401 and changes nothing. */
 	if (atomic_load(&ctl->state) != ops[ctl->op].from)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	r = job_file_begin(ctl->op == CTL_RESTORE);
+	r = sim_job_file_begin(ctl->op == CTL_RESTORE);
 	if (r) {
 		checkpoint_lose();
 		return r;
 	}
 	r = ops[ctl->op].run();
-	job_file_end();
+	sim_job_file_end();
 	if (!r)
 		atomic_store(&ctl->state, ops[ctl->op].to);
 	return r;

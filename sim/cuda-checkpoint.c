@@ -14,7 +14,7 @@
 
 static int make_job_file(void)
 {
-	struct job_file content = { .magic = JOB_FILE_MAGIC };
+	struct sim_job_file content = { .magic = JOB_FILE_MAGIC };
 	int fd = memfd_create("job-file", 0);
 
 	while (!content.identity)

@@ -110,7 +110,7 @@ CUresult ipc_reopen(struct phys *phys)
 static CUresult get_handle(CUipcMemHandle *ret, CUdeviceptr ptr)
 {
 	struct range *range = range_find(ptr);
-	struct ipc_handle handle = { .magic = IPC_MAGIC, .job = job_file_identity() };
+	struct ipc_handle handle = { .magic = IPC_MAGIC, .job = sim_job_file_identity() };
 	struct phys *phys;
 
 	if (!ret || !range || range->kind != RANGE_DEVICE)
@@ -221,7 +221,7 @@ static CUresult open_handle(CUcontext ctx, CUdeviceptr *ret, const CUipcMemHandl
 		if (!phys)
 			return CUDA_ERROR_OUT_OF_MEMORY;
 		phys->ipc_opened = true;
-		phys->ipc_same_job = handle.job && handle.job == job_file_identity();
+		phys->ipc_same_job = handle.job && handle.job == sim_job_file_identity();
 		strcpy(phys->ipc_name, handle.name);
 	}
 	if (phys->device < 0 || handle.offset >= phys->file.bytes ||

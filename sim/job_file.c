@@ -21,16 +21,16 @@
 static int job_fd = -1;
 static uint64_t identity, seen_saves;
 
-static bool read_content(struct job_file *ret)
+static bool read_content(struct sim_job_file *ret)
 {
 	return pread(job_fd, ret, sizeof(*ret), 0) == sizeof(*ret) &&
 	       !memcmp(ret->magic, JOB_FILE_MAGIC, sizeof(ret->magic));
 }
 
-void job_file_open(void)
+void sim_job_file_open(void)
 {
 	const char *path = getenv("CUDA_CHECKPOINT_JOB_FILE");
-	struct job_file content;
+	struct sim_job_file content;
 
 	if (config_get()->driver < 590 || !path)
 		return;
@@ -41,20 +41,20 @@ void job_file_open(void)
 		cleanup_close(&job_fd);
 }
 
-void job_file_close(void)
+void sim_job_file_close(void)
 {
 	cleanup_close(&job_fd);
 	identity = 0;
 }
 
-uint64_t job_file_identity(void)
+uint64_t sim_job_file_identity(void)
 {
 	return identity;
 }
 
 /* By others: of two members of a job whose restores overlap, one fails. Whether it could be tried again is not known: not
  * here. Other calls wait for each other. */
-CUresult job_file_begin(bool restores)
+CUresult sim_job_file_begin(bool restores)
 {
 	if (job_fd < 0)
 		return CUDA_SUCCESS;
@@ -64,15 +64,15 @@ CUresult job_file_begin(bool restores)
 	return CUDA_SUCCESS;
 }
 
-void job_file_end(void)
+void sim_job_file_end(void)
 {
 	if (job_fd >= 0)
 		flock(job_fd, LOCK_UN);
 }
 
-CUresult job_file_note_save(void)
+CUresult sim_job_file_note_save(void)
 {
-	struct job_file content;
+	struct sim_job_file content;
 
 	if (job_fd < 0)
 		return CUDA_SUCCESS;
@@ -84,9 +84,9 @@ CUresult job_file_note_save(void)
 		       : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
-bool job_file_is_current(void)
+bool sim_job_file_is_current(void)
 {
-	struct job_file content;
+	struct sim_job_file content;
 
 	return job_fd < 0 || (read_content(&content) && content.identity == identity &&
 			      content.saves >= seen_saves);

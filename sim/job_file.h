@@ -6,7 +6,7 @@
 
 #define JOB_FILE_MAGIC "SimJob1"
 
-struct job_file {
+struct sim_job_file {
 	char magic[8];
 	uint64_t identity; /* not 0 */
 	uint64_t saves;	   /* by checkpoints of members so far */

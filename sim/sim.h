@@ -153,8 +153,8 @@ struct range {
 	int device; /* ordinal; -1: host */
 	CUcontext ctx;
 	struct phys_view *view; /* RANGE_DEVICE (own or of the slab), RANGE_VMM, RANGE_IPC */
-	struct slab *slab; /* RANGE_DEVICE carved from a slab */
-	uint64_t access;   /* RANGE_VMM, RANGE_IPC: bit per device */
+	struct slab *slab;	/* RANGE_DEVICE carved from a slab */
+	uint64_t access;	/* RANGE_VMM, RANGE_IPC: bit per device */
 	unsigned int opened, host_flags, sync_memops;
 	uint64_t id;
 	struct advice *advice; /* RANGE_MANAGED, once there was some */
@@ -179,7 +179,7 @@ extern struct sim sim;
 /* api.c: the way in and out of every driver call. */
 CUresult api_enter(const char *name);
 CUresult api_leave(CUresult result);
-CUresult api_context(CUcontext *ret); /* current context, alive and without error */
+CUresult api_context(CUcontext *ret);	  /* current context, alive and without error */
 int sim_gate_close(uint64_t deadline_ns); /* 0; -ETIMEDOUT: open again */
 void sim_gate_open(void);
 CUresult handle_open(void);
@@ -230,7 +230,7 @@ bool device_valid(CUdevice dev);
 int device_gpu(CUdevice dev);
 void uuid_of_gpu(CUuuid *ret, int gpu);
 int gpu_of_uuid(const struct config_machine *machine, const CUuuid *uuid); /* -1: none of it */
-int devices_init(void);		     /* 0, or -EINVAL after saying why */
+int devices_init(void); /* 0, or -EINVAL after saying why */
 
 /* context.c, with sim.lock held */
 CUcontext sim_context_current(void);
@@ -352,14 +352,14 @@ bool ctl_was_locked(void);
 struct restore_request;
 CUresult checkpoint_save(void);
 CUresult checkpoint_restore(const struct restore_request *request);
-void checkpoint_lose(void); /* no restore works any more */
+void checkpoint_lose(void);	       /* no restore works any more */
 CUresult checkpoint_open_shared(void); /* NOT_READY: whose memory it is has not been restored */
 
 /* job_file.c: the job of this process, if it has one */
-void job_file_open(void);
-void job_file_close(void);
-uint64_t job_file_identity(void); /* 0: none */
-CUresult job_file_begin(bool restores);
-void job_file_end(void);
-CUresult job_file_note_save(void);
-bool job_file_is_current(void);
+void sim_job_file_open(void);
+void sim_job_file_close(void);
+uint64_t sim_job_file_identity(void); /* 0: none */
+CUresult sim_job_file_begin(bool restores);
+void sim_job_file_end(void);
+CUresult sim_job_file_note_save(void);
+bool sim_job_file_is_current(void);

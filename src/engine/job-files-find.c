@@ -192,14 +192,14 @@ static int look_at_descriptors(struct finding *f, pid_t pid)
 }
 
 /* A line of /proc/PID/maps. */
-struct mapping {
+struct map_line {
 	char access[8];
 	unsigned major, minor;
 	uint64_t inode;
 	const char *path;
 };
 
-static bool parse_mapping(struct mapping *ret, const char *line)
+static bool parse_map_line(struct map_line *ret, const char *line)
 {
 	int at = 0;
 
@@ -220,9 +220,9 @@ static int look_at_mappings(struct finding *f, pid_t pid)
 		return 0; /* it has ended, or whoever may not look at it will say so */
 	rest = maps;
 	for (char *line; (line = strsep(&rest, "\n"));) {
-		struct mapping m;
+		struct map_line m;
 
-		if (!parse_mapping(&m, line) || m.access[1] != 'w' || m.access[3] != 's' ||
+		if (!parse_map_line(&m, line) || m.access[1] != 'w' || m.access[3] != 's' ||
 		    !is_wanted(f, m.path))
 			continue;
 		struct job_file *file = find_or_add(f, m.path, pid);
@@ -415,9 +415,9 @@ static bool has_mapped(pid_t pid, const struct stat *file, bool reads)
 		return false;
 	rest = maps;
 	for (char *line; (line = strsep(&rest, "\n"));) {
-		struct mapping m;
+		struct map_line m;
 
-		if (parse_mapping(&m, line) && m.inode == file->st_ino &&
+		if (parse_map_line(&m, line) && m.inode == file->st_ino &&
 		    makedev(m.major, m.minor) == file->st_dev &&
 		    (reads || (m.access[1] == 'w' && m.access[3] == 's')))
 			return true;

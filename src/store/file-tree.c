@@ -129,13 +129,13 @@ void ahead_free(struct ahead *a)
 
 enum { DEPTH_MAX = 64 };
 
-struct scan {
+struct tree_scan {
 	struct file_tree *tree;
 	file_tree_dir_fn dir;
 	struct brumate_error *err;
 };
 
-static int scan_dir(struct scan *s, int fd, const char *prefix, int depth);
+static int scan_dir(struct tree_scan *s, int fd, const char *prefix, int depth);
 
 void file_tree_fini(struct file_tree *t)
 {
@@ -145,7 +145,7 @@ void file_tree_fini(struct file_tree *t)
 	*t = FILE_TREE_EMPTY;
 }
 
-static int add_file(struct scan *s, const char *path, uint64_t len_bytes)
+static int add_file(struct tree_scan *s, const char *path, uint64_t len_bytes)
 {
 	struct file_tree *t = s->tree;
 
@@ -178,7 +178,8 @@ static const char *kind_of(mode_t mode)
 	}
 }
 
-static int scan_subdir(struct scan *s, int dir_fd, const char *name, const char *path, int depth)
+static int scan_subdir(struct tree_scan *s, int dir_fd, const char *name, const char *path,
+		       int depth)
 {
 	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
@@ -187,7 +188,8 @@ static int scan_subdir(struct scan *s, int dir_fd, const char *name, const char 
 	return scan_dir(s, fd, path, depth + 1);
 }
 
-static int scan_found(struct scan *s, int dir_fd, const char *path, const char *name, int depth)
+static int scan_found(struct tree_scan *s, int dir_fd, const char *path, const char *name,
+		      int depth)
 {
 	struct stat st;
 
@@ -203,7 +205,8 @@ static int scan_found(struct scan *s, int dir_fd, const char *path, const char *
 	return add_file(s, path, (uint64_t)st.st_size);
 }
 
-static int scan_entry(struct scan *s, int dir_fd, const char *prefix, const char *name, int depth)
+static int scan_entry(struct tree_scan *s, int dir_fd, const char *prefix, const char *name,
+		      int depth)
 {
 	auto_free char *path = *prefix ? path_format("%s/%s", prefix, name) : strdup(name);
 	if (!path)
@@ -219,7 +222,7 @@ static int scan_entry(struct scan *s, int dir_fd, const char *prefix, const char
 	return r;
 }
 
-static int scan_entries(struct scan *s, DIR *dir, const char *prefix, int depth)
+static int scan_entries(struct tree_scan *s, DIR *dir, const char *prefix, int depth)
 {
 	struct dirent *entry;
 	int r;
@@ -232,7 +235,7 @@ static int scan_entries(struct scan *s, DIR *dir, const char *prefix, int depth)
 	return r < 0 ? brumate_fail(s->err, -r, "%s: %m", *prefix ? prefix : ".") : 0;
 }
 
-static int scan_dir(struct scan *s, int fd, const char *prefix, int depth)
+static int scan_dir(struct tree_scan *s, int fd, const char *prefix, int depth)
 {
 	if (depth > DEPTH_MAX)
 		return brumate_fail(s->err, EBADMSG, "%s: more than %d directories deep", prefix,
@@ -264,7 +267,7 @@ static int scan_tree(struct file_tree *ret, int dir_fd, bool go_on, file_tree_di
 		     struct brumate_error *err)
 {
 	auto_(file_tree_fini) struct file_tree t = { .go_on = go_on };
-	struct scan s = { .tree = &t, .dir = dir, .err = err };
+	struct tree_scan s = { .tree = &t, .dir = dir, .err = err };
 	int r = scan_dir(&s, dir_fd, "", 0);
 
 	if (r < 0)

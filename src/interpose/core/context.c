@@ -90,8 +90,8 @@ struct context *context_add(void *handle, int device, bool green)
 
 static void drop_peers(void *handle)
 {
-	for (struct peer **at = &memory.peers; *at;) {
-		struct peer *peer = *at;
+	for (struct peer_access **at = &memory.peers; *at;) {
+		struct peer_access *peer = *at;
 
 		if (peer->from != handle && peer->to != handle) {
 			at = &peer->next;

@@ -117,8 +117,8 @@ struct block {
 };
 
 /** Another GPU's contexts that may reach the memory of a context. */
-struct peer {
-	struct peer *next;
+struct peer_access {
+	struct peer_access *next;
 	void *from, *to; /* handles */
 	int from_device;
 };
@@ -131,7 +131,7 @@ struct memory {
 	struct spare *newest_spare;
 	struct block *managed_later; /* freed while a stream was being captured */
 	struct context *contexts;
-	struct peer *peers;
+	struct peer_access *peers;
 	struct question *questions; /* to other processes, under way (lend.c) */
 	struct device devices[DEVICES_MAX];
 	uint64_t last_id, piece_bytes, spare_bytes;

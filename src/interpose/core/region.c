@@ -61,7 +61,7 @@ static int grant_region(const struct region *region)
 
 	desc[0] = (struct access){ context->device, ACCESS_READ_WRITE };
 	memory_lock();
-	for (const struct peer *peer = memory.peers; peer; peer = peer->next) {
+	for (const struct peer_access *peer = memory.peers; peer; peer = peer->next) {
 		if (peer->to != context->handle || seen & 1ull << peer->from_device)
 			continue;
 		seen |= 1ull << peer->from_device;

@@ -23,9 +23,9 @@ static CUresult context_device(CUcontext handle, CUdevice *ret)
 }
 
 /* With the lock. */
-static struct peer **find_peer(CUcontext from, CUcontext to)
+static struct peer_access **find_peer(CUcontext from, CUcontext to)
 {
-	struct peer **at = &memory.peers;
+	struct peer_access **at = &memory.peers;
 
 	while (*at && ((*at)->from != from || (*at)->to != to))
 		at = &(*at)->next;
@@ -34,12 +34,12 @@ static struct peer **find_peer(CUcontext from, CUcontext to)
 
 static CUresult add_peer(const struct context *from, CUcontext to)
 {
-	struct peer *peer = calloc(1, sizeof(*peer)), **at;
+	struct peer_access *peer = calloc(1, sizeof(*peer)), **at;
 	CUresult r = CUDA_SUCCESS;
 
 	if (!peer)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	*peer = (struct peer){ .from = from->handle, .to = to, .from_device = from->device };
+	*peer = (struct peer_access){ .from = from->handle, .to = to, .from_device = from->device };
 	memory_lock();
 	at = find_peer(from->handle, to);
 	if (*at)
@@ -54,7 +54,7 @@ static CUresult add_peer(const struct context *from, CUcontext to)
 /* Whether no other context of the device may reach @to. With the lock. */
 static bool is_last_of_device(int device, CUcontext to)
 {
-	for (const struct peer *peer = memory.peers; peer; peer = peer->next)
+	for (const struct peer_access *peer = memory.peers; peer; peer = peer->next)
 		if (peer->from_device == device && peer->to == to)
 			return false;
 	return true;
@@ -62,7 +62,7 @@ static bool is_last_of_device(int device, CUcontext to)
 
 static bool remove_peer(const struct context *from, CUcontext to, bool *ret_last)
 {
-	struct peer **at, *gone;
+	struct peer_access **at, *gone;
 
 	memory_lock();
 	at = find_peer(from->handle, to);

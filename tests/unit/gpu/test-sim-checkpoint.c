@@ -297,7 +297,7 @@ static void test_legacy_ipc(void)
 /* What the vendor's tool does: the file is this process's, which all members see. */
 static int name_job_file(void)
 {
-	struct job_file content = { .magic = JOB_FILE_MAGIC, .identity = 1 };
+	struct sim_job_file content = { .magic = JOB_FILE_MAGIC, .identity = 1 };
 	char path[64];
 	int fd = memfd_create("job-file", MFD_CLOEXEC);
 
@@ -329,7 +329,7 @@ static void test_legacy_ipc_without_a_job(void)
 /* A copy of the file from before the checkpoint is no use; what it is now is. */
 static void test_stale_job_file(void)
 {
-	struct job_file before, now;
+	struct sim_job_file before, now;
 	struct child child;
 	int fd;
 
