@@ -8,7 +8,7 @@
 
 #include "base/plain.h"
 
-/* Errors are one line each, whatever they quote (logs, manifests). */
+/* Errors are one line each, even where they quote text of several lines (logs, manifests). */
 static void make_one_line(char *text)
 {
 	for (char *c = text; *c; c++)

@@ -49,7 +49,7 @@ static pid_t find_peer(const char *who)
 	return pid;
 }
 
-/* Whoever reads the file can let it go on again. */
+/* The file names the process, so that a test can send it SIGCONT. */
 static void stop(const char *path, pid_t pid)
 {
 	auto_free char *list = NULL;

@@ -193,7 +193,8 @@ static bool awaits_restart(const struct user_regs_struct *r)
 	return (int64_t)r->orig_rax >= 0 && (int32_t)r->rax == RESTART_BLOCK;
 }
 
-/* Lets the thread go on with its call, and no further, until it waits or has ended it. False: it has done something else. */
+/* Continues the thread in its call, and no further, until it waits there or the call returns. False: it did something
+ * else. */
 static bool wait_in_call(pid_t tid, char *wchan, size_t room)
 {
 	const uint64_t deadline_ns = deadline_in_ms(LOOK_MS);

@@ -14,7 +14,7 @@
 
 /**
  * Sees to it for all threads of process @pid, which we trace and which stand still. Returns how many waits will end
- * early all the same, since restart_syscall(2) does not tell which call it is.
+ * early anyway, since restart_syscall(2) does not show which call it continues.
  */
 unsigned calls_restart(pid_t pid);
 

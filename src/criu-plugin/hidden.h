@@ -56,9 +56,9 @@ struct filter_table {
 struct thread_notes {
 	uint32_t n_early_waits; /* that end early (calls.h) */
 	uint32_t
-		error; /* an errno: what registers process @pid uses cannot be told, or brought back */
+		error; /* an errno: the registers of process @pid cannot be read, or not restored */
 	int64_t pid;	 /* numbered as CRIU does, as all of this */
-	int64_t kept_by; /* a thread that does not let go of @kept (registers.h); 0: there is none */
+	int64_t kept_by; /* a thread that does not release @kept (registers.h); 0: there is none */
 	uint64_t kept;
 };
 

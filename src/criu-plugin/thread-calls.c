@@ -196,7 +196,7 @@ static int64_t run_call(pid_t tid, const registers *before, const struct hidden_
 
 /* The kernel forgets in which critical section (rseq(2)) a thread is when it runs elsewhere. */
 struct section {
-	uint64_t at, value; /* at 0: it has told the kernel of none */
+	uint64_t at, value; /* at 0: the thread has registered no rseq area */
 };
 
 static struct section read_section(pid_t tid)

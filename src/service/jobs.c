@@ -659,7 +659,8 @@ static int refuse_own_tree(const struct service_call *call, const struct proc_tr
 	return 0;
 }
 
-/* The id of the job whose root is the reaper @root, from its shim's command line. False: it has no shim at present. */
+/* The id of the job whose root is the reaper @root, read from the command line of its shim. False: it has no shim at
+ * present. */
 static bool read_id_of(const struct proc_info *root, char ret[static JOB_ID_BYTES])
 {
 	auto_free char *line = NULL;
@@ -678,8 +679,8 @@ static bool read_id_of(const struct proc_info *root, char ret[static JOB_ID_BYTE
 	return true;
 }
 
-/* Refuses a process of a job that another brumate knows, such as that of its user, whose record would not say that it is
- * suspended. */
+/* Refuses a process of a job that another brumate manages, such as its user's own: the record there would not show what
+ * we do to the job. */
 static int refuse_anothers_job(pid_t pid, struct brumate_error *err)
 {
 	struct proc_info p;

@@ -172,8 +172,9 @@ static int create_partial(const struct store_writer *w, const char *store, const
 	/* On a file system without locks a sweeper gets no lock either, so it does not remove this directory. */
 	if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
 		return fail_taken(err, store, w->id, "is being written in");
-	/* Looked for now: whoever had the name of this directory before, on this machine or another, has renamed it by
-	 * now, and a file system of several machines shows that to who has changed the store since. */
+	/* Checked only now: an earlier writer that used this directory's name, on this machine or another, has renamed
+	 * its directory by now, and a file system shared by machines shows the rename to a machine that has changed the
+	 * store since. */
 	if (fstatat(w->store_fd, w->id, &st, AT_SYMLINK_NOFOLLOW) == 0) {
 		remove_tree(w->store_fd, name);
 		return fail_taken(err, store, w->id, "exists in");

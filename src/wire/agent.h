@@ -25,7 +25,7 @@
 /* A file in the directory of the sockets. While it exists, agents that start keep their gates closed until OPEN. */
 #define AGENT_HOLD_FILE "hold"
 
-/* An agent whose socket's file has gone listens anew so many seconds later at most, where the directory is there. */
+/* An agent whose socket file was removed listens on a new one within this many seconds, if the directory exists. */
 enum { AGENT_LOOKS_S = 5 };
 
 /*
