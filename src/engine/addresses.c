@@ -41,7 +41,7 @@ enum {
 	LOOK_TIMEOUT_MS = 2000, /* for an answer of a file system */
 };
 
-/* Who is at an address: in words, empty where nobody can tell. */
+/* The process that uses an address, in words; empty if unknown. */
 struct holder {
 	char text[32 + PROC_COMM_BYTES];
 };
@@ -123,7 +123,7 @@ static bool is_kept_by_ended(const union port_address *address, bool is_tcp,
 	return is_tcp && use.n_ended && !use.n_sockets;
 }
 
-/* As inet_is_taken(), once what goes by itself has gone. */
+/* Like inet_is_taken(), but first waits for the kernel to forget connections that have ended. */
 static int inet_stays_taken(struct op *op, const char *text, bool is_tcp, uid_t uid,
 			    struct holder *ret_holder, struct brumate_error *err)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What processes have beside memory and files, in a checkpoint; see attributes.h. */
+/* What processes have in addition to memory and files, in a checkpoint; see attributes.h. */
 #include "engine/attributes.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ int op_attributes_read_ahead(struct op *op, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 
-/* As the agent of the process told when its gate was closed. */
+/* Takes it from what the agent of the process reported when its gate was closed. */
 static void note_write_or_run(struct op *op, const struct proc_info *info)
 {
 	struct attributes *a = &op->checkpoint.attributes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What processes have beside memory and files (process/attributes.h), and the options of their sockets
+/* What processes have in addition to memory and files (process/attributes.h), and the options of their sockets
  * (process/socket-options.h), in a checkpoint: a file each among CRIU's images, which older checkpoints lack. */
 #pragma once
 
@@ -11,7 +11,7 @@ int op_attributes_read_ahead(struct op *op, struct brumate_error *err);
 /** At CRIU_EVENT_FROZEN: reads the rest. */
 int op_attributes_read(struct op *op, struct brumate_error *err);
 
-/** At CRIU_EVENT_DUMPED, before the images are hashed: writes them beside those. */
+/** At CRIU_EVENT_DUMPED, before the images are hashed: writes them next to those. */
 int op_attributes_write(struct op *op, struct brumate_error *err);
 
 /** Reads those of the checkpoint which is restored, from op->images.dir_fd. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Memory of a container beside CRIU's images. See container-private.h. */
+/* Memory of a container, next to CRIU's images. See container-private.h. */
 #include "engine/container-private.h"
 
 #include <errno.h>

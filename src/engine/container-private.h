@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * What the files about a container (container.h) share: the record of its GPU state (container-record.c), its device memory
- * (container-memory.c), both beside the images of its CRIU, and the directory that it has meanwhile (container-place.c).
+ * What the files about a container (container.h) share: the record of its GPU state (container-record.c), its device
+ * memory (container-memory.c), both next to the images of its CRIU, and the directory that it has meanwhile
+ * (container-place.c).
  */
 #pragma once
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * The GPU state of a container that its engine checkpoints and restores by a CRIU of its own. A container is a tree of
- * processes that is not a job: nothing of it stands in our directories. What has to be known before its processes can be
- * asked again lies beside CRIU's images. Not for two threads at once.
+ * processes that is not a job: our directories hold nothing of it. What has to be known before its processes can be
+ * asked again is in a record next to CRIU's images. Not for two threads at once.
  */
 #pragma once
 

@@ -341,8 +341,8 @@ static int take_digests(const struct host_copy *copy, const struct chunks_reader
 			      (size_t)(len_bytes / CHUNK_BYTES_MAX));
 }
 
-/* Runs of a host copy that will be written whole, or nearly so: beside the threads that write them a thread
- * makes them of large pages, which are there sooner and gone sooner. */
+/* Runs of a host copy that will be written whole, or nearly so. While other threads write them, one thread allocates
+ * large pages for them, which are faster to get and to free. */
 struct filler {
 	const struct view *view;
 	const struct host_copy *copy;

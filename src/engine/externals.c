@@ -313,7 +313,7 @@ static int open_in(const char *root, const struct job *job, const char *what)
 	return r < 0 ? r : output_open(root_fd, what + 1);
 }
 
-/* A connection whose other end has gone: what was sent is lost, and who uses it connects anew. */
+/* A connection whose other end has gone: what was sent is lost, and the program has to connect again. */
 static int make_closed(const char *become)
 {
 	int type = strstr(become, "-packets") ? SOCK_SEQPACKET : SOCK_STREAM, ends[2];

@@ -16,11 +16,11 @@
 /** A process of the job that has GPU state. */
 struct gpu_process {
 	struct proc_id id;
-	struct dev_process dev; /* as the driver told last */
+	struct dev_process dev; /* as the driver last reported it */
 	uint64_t rss_bytes;	/* when it was found */
 	struct driver_job driver_job;
-	int in_driver_job; /* as driver_job_find() told */
-	bool is_asleep;	   /* stands still, so the record told, and the driver was not asked */
+	int in_driver_job; /* the result of driver_job_find() */
+	bool is_asleep;	   /* stands still according to the record, so the driver was not asked */
 };
 
 struct gpu_set {
@@ -93,8 +93,8 @@ enum { GPU_SET_DRIVER_TIMEOUT_MS = 600000 };
 /*
  * ---- which GPUs a job comes back on (placement.c) ----
  *
- * The driver must be told of every GPU the job saw, used or not, as soon as one changes (driver 580: restore with an
- * incomplete list returns 1, state unchanged).
+ * The driver needs a list of all GPUs that the job saw, used or not, as soon as one changes (driver 580: restore with
+ * an incomplete list returns 1, state unchanged).
  */
 
 /** Records in the job which GPUs it sees and how much it holds on each, for when it comes back. */

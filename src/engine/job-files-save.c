@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * A job's files at its checkpoint; see job-files.h. The job stands still: of each file it is written down how long it is and what
- * it holds, and what is memory, or is asked for, is copied beside CRIU's images.
+ * A job's files at its checkpoint; see job-files.h. While the job stands still, the length and the digest of each file
+ * are recorded; memory, and files that the caller asked for, are copied next to CRIU's images.
  */
 #include "engine/job-files.h"
 
@@ -27,10 +27,11 @@
 enum { MAPPED_BYTES_MAX = 1 << 20, TMPFS_BYTES_MAX = 64 << 20 };
 /* Of files that are asked for by --with-files, where the configuration does not say it: their job waits for the copies. */
 enum { FILES_BYTES = 1 << 30 };
-/* Of long files that grow all is read beforehand, while the job runs; it waits for it all the same. */
+/* Long files that grow are read completely beforehand, while the job runs. The checkpoint waits for that, so there is a
+ * limit. */
 enum { AHEAD_STEP_BYTES = 16 << 20 };
 #define AHEAD_BYTES_MAX (2ull << 30)
-/* All of what was removed is read: more than a library has is somebody's joke. */
+/* Removed files are read completely. No library is as long as this. */
 #define REMOVED_BYTES_MAX (16ull << 30)
 /* The longest path that a restore can give CRIU another file for (criu_inherit). */
 #define KEY_BYTES_MAX (sizeof(((struct criu_inherit *)0)->key) - 1)
@@ -273,8 +274,8 @@ int job_files_hash_ahead(struct op *op, struct brumate_error *err)
 	return r;
 }
 
-/* Goes on where it was left: whoever has changed what was read before finds the file refused. 1; 0: nothing was read of it, or too
- * much has come. */
+/* Continues the digest where hash_ahead() stopped. If the bytes before that changed since, the restore will refuse the
+ * file. 1; 0: nothing was read ahead, or too much was added. */
 static int finish_ahead(const struct op *op, struct job_file *f)
 {
 	const struct job_files_ahead *all = op->checkpoint.ahead;
@@ -341,7 +342,8 @@ struct removing {
 	int root_fd;
 };
 
-/* CRIU makes such a file anew for a moment, under a name beside the old one, which it could not where the job's user may not. */
+/* CRIU creates such a file again for a moment, next to its old path, which fails in a directory that the job's user may
+ * not write to. */
 static bool can_be_made(const struct removing *rm, const char *path)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Files with a name that belong to what a job is at its checkpoint, and which go on changing once it runs again: those it has
- * open for writing, and memory that is shared by a name (tmpfs). Beside CRIU's images a checkpoint has a record of
- * them, and copies of some:
+ * Files with a name that belong to what a job is at its checkpoint, and which go on changing once it runs again: those
+ * it has open for writing, and memory that is shared by a name (tmpfs). Next to CRIU's images a checkpoint has a record
+ * of them, and copies of some:
  *
  *   job-files.c          the record, as bytes
  *   job-files-find.c     what a job has open and mapped
@@ -48,14 +48,14 @@ struct job_file {
 	uint64_t device, inode;
 	uint32_t mode; /* permissions */
 	uint32_t uid, gid;
-	bool in_sequence; /* whoever writes to it can only append (O_APPEND; Linux appends by pwrite(2) then, too) */
+	bool in_sequence; /* all who write to it can only append (O_APPEND; Linux appends by pwrite(2) then, too) */
 	bool is_mapped;	 /* shared, and writable: the time of its last change tells little */
 	bool is_written; /* what was removed is open for writing */
 	bool has_digest;
 	bool has_samples; /* the digest is of parts of it: it is too long */
 	struct digest digest;
 	char key[JOB_FILE_KEY_BYTES];	/* for CRIU, where that is not the path; else empty */
-	char copy[JOB_FILE_COPY_BYTES]; /* beside CRIU's images; empty: none */
+	char copy[JOB_FILE_COPY_BYTES]; /* next to CRIU's images; empty: none */
 	/* Not in the record. */
 	int fd;		/* open to read; -1: it cannot be, or not yet */
 	pid_t pid;	/* of a process that has it */
@@ -127,8 +127,8 @@ static inline uint64_t job_file_mtime_ns(const struct stat *st)
 
 /* ---- a job's ---- */
 
-/** Finds those of the members of @tree, which need not stand still; each is opened where that can be done. What is given
- * anew at a restore (@m's externals), the job's log and files of file systems in user space are left out. */
+/** Finds those of the members of @tree, which need not stand still; each is opened where that can be done. What a
+ * restore replaces (@m's externals), the job's log and files of file systems in user space are left out. */
 int job_files_find(struct job_files *ret, const struct job *job, const struct manifest *m,
 		   const struct proc_tree *tree, struct brumate_error *err);
 
@@ -156,8 +156,8 @@ void job_files_ahead_free(struct job_files_ahead *a); /* accepts NULL */
 /** Before a dump: adds to op->checkpoint.externals what CRIU is to leave to job_files_save(). */
 int job_files_announce(struct op *op, struct brumate_error *err);
 
-/** At CRIU_EVENT_DUMPED: writes the record and the copies beside CRIU's images, and has CRIU's images take what a restore
- * gives. */
+/** At CRIU_EVENT_DUMPED: writes the record and the copies next to CRIU's images, and has CRIU's images take what a
+ * restore gives. */
 int job_files_save(struct op *op, struct brumate_error *err);
 
 /** Where a restore puts programs and libraries that were removed: a file that holds what @copy_fd (of @digest) does, seen below

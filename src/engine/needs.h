@@ -13,6 +13,6 @@
 int needs_find(json_t **ret, const struct manifest *m, criu_image_read_fn read, void *arg,
 	       struct brumate_error *err);
 
-/** Refuses the restore of @op where something is wrong with any of it, which is told; @images_dir_fd (borrowed): CRIU's
- * images, not encrypted. Nothing is told where --force is given. */
+/** Refuses the restore of @op if anything is wrong with any of it, and names what; @images_dir_fd (borrowed): CRIU's
+ * images, not encrypted. Checks nothing with --force. */
 int needs_check(struct op *op, int images_dir_fd, struct brumate_error *err);

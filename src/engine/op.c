@@ -65,7 +65,7 @@ void op_init(struct op *op, const char *kind, struct job *job, const struct prog
 	progress_init(&op->progress, caller, request->timeout_ms);
 }
 
-/* Whoever reads ends before what it reads. */
+/* Readers are stopped before what they read is freed. */
 void op_fini(struct op *op)
 {
 	move_stop(&op->data);
@@ -121,8 +121,8 @@ static bool all_listen(const struct op *op)
 	return true;
 }
 
-/* Somebody has cleared /tmp, where the agents' sockets are: they listen anew, once they have a place to do so, and run. A
- * process without one is not waited for for ever. */
+/* If /tmp was cleared, the directory of the agents' sockets is gone. Agents listen again once the directory exists and
+ * their processes run. The wait is limited, as a process may have no agent. */
 static int mend_agent_dir(struct op *op, struct brumate_error *err)
 {
 	const uint64_t until_ns = deadline_in_ms(AGENT_LOOKS_S * 1000 + SWEPT_SPARE_MS);

@@ -34,7 +34,7 @@ struct op_images {
 	int dir_fd;			     /* where CRIU writes or reads them */
 	struct authority authority;	     /* of the checkpoint; its key encrypts it, too */
 	struct signing_key *signing;	     /* owned; NULL: it is not signed */
-	struct cpu_memory_image *cpu_memory; /* beside them */
+	struct cpu_memory_image *cpu_memory; /* next to them */
 	struct criu_user user; /* as whom CRIU works (engine/rights.h); uid 0: as we are */
 };
 

@@ -122,7 +122,7 @@ static int tell_way(const struct op *op, struct scan_report *report, const struc
 	return add_gpu_finding(report, SCAN_NOTE, p->id.pid, "memory", text, "");
 }
 
-/* What the library told the program that there is none of. */
+/* Notes features that the library reported to the program as missing. */
 static int tell_withheld(struct scan_report *report, const struct gpu_process *p,
 			 const struct agent *agent)
 {

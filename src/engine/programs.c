@@ -267,7 +267,7 @@ static int open_copy(struct op *op, const char *root, const struct manifest_file
 	return fd;
 }
 
-/* Puts it there under another name first: whoever else looks finds all of it, or nothing. */
+/* Writes it under another name first, so that another process finds all of it, or nothing. */
 static int write_program(const char *path, int copy_fd)
 {
 	auto_free char *other = path_format("%s.%d", path, gettid());

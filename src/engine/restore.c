@@ -450,7 +450,7 @@ static int check_restore(struct op *op, struct brumate_error *err)
 
 /* ---- CRIU ---- */
 
-/* The log is appended to: made anew where it is gone, never truncated. */
+/* The log is appended to: created if it is gone, never truncated. */
 static int make_log(struct op *op, struct brumate_error *err)
 {
 	if (!op->job->log)

@@ -21,7 +21,7 @@
 
 enum { KEY_TIMEOUT_MS = 30000, KEY_TEXT_BYTES = 2 * SEAL_KEY_BYTES + 2 };
 
-/* CRIU's own beside the memory of the processes: their fds, mounts and the like. */
+/* CRIU's own, in addition to the memory of the processes: their fds, mounts and the like. */
 #define IMAGES_EXTRA_BYTES (256ull << 20)
 
 /* ---- the program that gives a key ([Store] EncryptionKeyCommand=) ---- */
@@ -183,8 +183,8 @@ int secret_images_to(struct op *op, struct brumate_error *err)
 {
 	if (!op->checkpoint.writer.key)
 		return store_mkdir(&op->checkpoint.writer, "criu", err);
-	/* At most that: memory that is kept beside CRIU's images is among it. CRIU fails where it needs
-	 * more, and the job runs on. */
+	/* At most that: it includes memory that is kept next to CRIU's images. CRIU fails where it needs more, and the
+	 * job runs on. */
 	return memory_dir_open(op->image_bytes + IMAGES_EXTRA_BYTES, err);
 }
 

@@ -438,7 +438,7 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 	bool alive = !job_has_ended(job);
 	bool whole = alive;
 
-	/* The states are asked for anew: what an undo meant to do does not count. */
+	/* The states are asked for again: what an undo meant to do does not count. */
 	if (alive && op->touched && op->gpus.n)
 		whole = take_back(op, if_alive, &asked) == 0;
 	/* It may have ended over that, or is about to. */

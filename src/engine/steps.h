@@ -48,7 +48,7 @@ int step_stop_others(struct op *op, struct brumate_error *err);
 /** Stops all members. */
 int step_stop(struct op *op, struct brumate_error *err);
 void step_undo_stop(struct op *op);
-/** Has the members with GPU state run on, and finds them anew. */
+/** Has the members with GPU state run on, and finds them again. */
 int step_continue(struct op *op, struct brumate_error *err);
 /** The same of a job that was suspended when it was saved. */
 int step_continue_restored(struct op *op, struct brumate_error *err);
@@ -89,7 +89,7 @@ const struct step *restore_plan(size_t *ret_n);
 
 /* ---- filling the manifest of a checkpoint: the job, the host, the GPUs, the processes, the timings (describe.c) ---- */
 
-/** All but phases and files; reads the tree anew, so call it while the tree is frozen. */
+/** All but phases and files; reads the tree again, so call it while the tree is frozen. */
 int describe_tree(struct op *op, struct brumate_error *err);
 
 /** Copies the phases measured so far. 0, -ENOMEM. */

@@ -53,7 +53,7 @@ static int suspend_data_out(struct op *op, struct brumate_error *err)
 
 	if (r >= 0)
 		return r;
-	/* What has no room the driver would put into memory all the same. */
+	/* The driver would put what has no room into memory anyway. */
 	if (r == -ECANCELED || r == -ETIMEDOUT || r == -ENOSPC) {
 		*err = why;
 		return r;
