@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Work on paths that others gave, done by a child: what lies there may be of a file system in user space (FUSE) that does not
- * answer. Whoever asks that waits in the kernel, perhaps for ever, with all that the process has open. The child has nothing of
- * ours open; where it does not end it is left behind, and ends when the file system answers or is given up.
+ * Work on paths that others gave, done by a child: they may be on a file system in user space (FUSE) that does not
+ * answer. A process that uses it waits in the kernel, perhaps for ever, and keeps open all that it has open. The child
+ * has nothing of ours open. If it does not end it is left behind, and ends when the file system answers or is given up.
  */
 #pragma once
 

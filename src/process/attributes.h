@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * What processes and threads have beside memory and files, and CRIU does not bring back: the CPUs they may run on, priorities,
- * and the like. Read while they stand still, written down as text (docs/image-format.md, "Attributes"), and given back from
- * outside. Processes and threads are numbered as their own pid namespace does.
+ * What processes and threads have in addition to memory and files, and CRIU does not bring back: the CPUs they may run
+ * on, priorities, and the like. Read while they stand still, written down as text (docs/image-format.md, "Attributes"),
+ * and given back from outside. Processes and threads are numbered as their own pid namespace does.
  */
 #pragma once
 
@@ -78,8 +78,8 @@ DEFINE_AUTO_FINI(struct attributes, attributes_fini)
 /** Reads those of all processes of @tree. What cannot be read of one is left out. 0, -ENOMEM. */
 int attributes_read(struct attributes *ret, const struct proc_tree *tree);
 
-/** Reads which mappings of the processes of @tree have a policy of their own, which takes the kernel a look at each page: for
- * processes that run. What they have beside is not read. 0, -ENOMEM. */
+/** Reads which mappings of the processes of @tree have a policy of their own, and nothing else. The kernel looks at
+ * each page for that, so call it while the processes run. 0, -ENOMEM. */
 int attributes_read_ranges(struct attributes *ret, const struct proc_tree *tree);
 
 /** Moves the ranges of @from to the same processes of @to. */
@@ -102,7 +102,7 @@ struct attributes_call {
 /** The calls that give back what cannot be given from outside (owned). 0, -ENOMEM. */
 int attributes_calls(struct attributes_call **ret, size_t *ret_n, const struct attributes *a);
 
-/** Told of what could not be given back, in a sentence. */
+/** Called with what could not be given back, as a sentence. */
 typedef void (*attributes_note_fn)(void *arg, const char *text);
 
 /**
@@ -112,7 +112,7 @@ typedef void (*attributes_note_fn)(void *arg, const char *text);
 void attributes_apply(const struct attributes *a, const struct proc_tree *tree,
 		      attributes_note_fn note, void *arg);
 
-/** Makes the watches anew, which have gone with the name that CRIU gave such a file for a moment. With our own rights, as it takes
- * those of a tracer. */
+/** Makes the watches again, which were lost with the name that CRIU gave such a file for a moment. Uses our own rights,
+ * as it needs those of a tracer. */
 void attributes_watch(const struct attributes *a, const struct proc_tree *tree,
 		      attributes_note_fn note, void *arg);

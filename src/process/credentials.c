@@ -304,7 +304,7 @@ int credentials_of_tree(struct credentials_of_tree *ret, const struct proc_tree 
 	return 0;
 }
 
-/* Whether a thread is in exit(2), where it has let go of the memory or is about to. 1, 0, -errno. */
+/* Whether a thread is in exit(2), where it has released the memory or is about to. 1, 0, -errno. */
 static int thread_ends(int task_fd, const char *name)
 {
 	auto_free char *text = NULL;

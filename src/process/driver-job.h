@@ -16,8 +16,8 @@ struct driver_job {
 };
 
 /**
- * Finds the job that @pid was started in, by the environment that it began with. 1: *ret; 0: none. -errno: it is to be in
- * one, or that cannot be told, and the file is not found (-ENOENT: nobody holds it open any more where it should be).
+ * Finds the job that @pid was started in, by the environment that it began with. 1: *ret; 0: none. -errno: it should be
+ * in one, or that is unknown, and the file is not found (-ENOENT: nobody holds it open any more where it should be).
  */
 int driver_job_find(struct driver_job *ret, pid_t pid);
 

@@ -32,7 +32,8 @@ static int give(int fd, uint64_t count)
 	return count && write(fd, &count, sizeof(count)) != sizeof(count) ? -errno : 0;
 }
 
-/* Who takes more than one at once, has taken all. Otherwise there may have been no more, so some are put there for the trial. */
+/* A read that takes more than one took all: no semaphore. If it took one, there may have been no more, so some are
+ * added for the test. */
 int eventfd_try_semaphore(int fd)
 {
 	uint64_t first, second = 0, rest = 0;

@@ -42,7 +42,7 @@ int proc_identify(struct proc_id *ret, pid_t pid, struct brumate_error *err);
  * answer of its own: nobody may take it for an end. */
 enum proc_life {
 	PROC_GONE,   /* there is no such process, or its number is another's */
-	PROC_ZOMBIE, /* it has ended, and its parent has yet to be told how */
+	PROC_ZOMBIE, /* it has ended, and its parent has not read its status yet */
 	PROC_ALIVE,
 	PROC_UNKNOWN, /* nobody can tell at present */
 };

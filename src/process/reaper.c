@@ -16,7 +16,7 @@ bool reaper_is(struct proc_id id)
 	if (!id.pid || proc_link_read(id.pid, "exe", target, sizeof(target)) < 0)
 		return false;
 	const char *slash = strrchr(target, '/');
-	/* Where brumate was installed anew, " (deleted)" follows. */
+	/* After brumate was reinstalled, " (deleted)" follows. */
 	return slash && !strncmp(slash + 1, REAPER_PROGRAM, strlen(REAPER_PROGRAM)) &&
 	       !proc_has_ended(id);
 }

@@ -24,7 +24,7 @@ static void check_protocol(struct scan *s, const struct scan_fd *f)
 	snprintf(path, sizeof(path), "/proc/%d/fd/%d", f->process->id.pid, f->fd);
 	ssize_t n = getxattr(path, "system.sockprotoname", name, sizeof(name) - 1);
 	if (n <= 0)
-		return; /* not told: CRIU says so itself, and the job goes on */
+		return; /* unknown: CRIU reports it, and the job goes on */
 	name[n] = '\0';
 	for (size_t i = 0; i < COUNT(known); i++)
 		if (!*name || !strcmp(name, known[i]))

@@ -1010,7 +1010,7 @@ static const struct {
 	{ "netlink sockets", SCAN_CRIU, scan_netlink },
 	{ "unix sockets", SCAN_GPU | SCAN_CRIU, check_unix },
 	{ "datagrams", SCAN_CRIU, scan_datagrams },
-	{ "tcp", SCAN_CRIU, check_tcp }, /* goes by what the check of unix sockets found */
+	{ "tcp", SCAN_CRIU, check_tcp }, /* uses what the check of unix sockets found */
 	{ "timers", SCAN_CRIU, check_timers },
 	{ "gpu leftovers", SCAN_CRIU, check_gpu_leftovers },
 	{ "managed memory", SCAN_GPU | SCAN_CRIU, check_managed_memory },

@@ -185,7 +185,7 @@ static int add_children_of(struct proc_tree *t, pid_t pid)
 
 /* ---- orphans ---- */
 
-/* The folder of the program that @pid runs; empty where that cannot be told. */
+/* The folder of the program that @pid runs; empty if unknown. */
 static void folder_of(pid_t pid, char ret[static PATH_MAX])
 {
 	proc_link_read(pid, "exe", ret, PATH_MAX);
@@ -193,7 +193,7 @@ static void folder_of(pid_t pid, char ret[static PATH_MAX])
 	*(slash ? slash : ret) = '\0';
 }
 
-/* Programs of ours lie beside the reaper's. */
+/* Programs of ours are in the reaper's folder. */
 static bool is_ours(const char *folder, pid_t pid)
 {
 	char own[PATH_MAX];
@@ -302,7 +302,7 @@ int proc_tree_read(struct proc_tree *ret, struct proc_id root, struct brumate_er
 
 /* ---- killing ---- */
 
-/* Stops process @id. Returns 0; 1 where it is another user's, who is left alone. */
+/* Stops process @id. Returns 0; 1 if it is another user's, which is left alone. */
 static int stop_process(struct proc_id id, uid_t uid)
 {
 	return proc_signal_as(id, SIGSTOP, uid) == -EPERM && uid;
