@@ -43,7 +43,7 @@ enum {
 	MAPS_SHARED_FILE = 1 << 7,
 	REMAP_GHOST = 1,
 	UNIX_OUTSIDE = 1, /* a socket of another process, that the job sends to */
-	ITEM_BYTES = 512, /* what an item costs beside its text, about */
+	ITEM_BYTES = 512, /* about what an item costs in addition to its text */
 };
 
 static const char *const kinds[] = {
@@ -72,12 +72,12 @@ static const char *const kinds[] = {
 struct contents {
 	criu_image_read_fn read;
 	void *arg;
-	json_t *files, *sockets; /* what is told; borrowed, as is all that has no other word */
+	json_t *files, *sockets; /* the result; borrowed, as are all members without a word about it */
 	json_t *entries;	 /* of both, by type and number; owned */
 	json_t *memory_names;	 /* of memfds, by number; owned */
 	json_t *process;	 /* the one that is read */
 	pid_t pid;
-	CriuImage__KernelIds *root_ids; /* of whoever was outside; owned; NULL: not known */
+	CriuImage__KernelIds *root_ids; /* the namespaces outside the tree, from the inventory; owned; NULL: not known */
 	size_t left_bytes;
 };
 
@@ -574,7 +574,7 @@ static int on_memory(struct contents *c, const struct criu_entries *entry,
 	return r;
 }
 
-/* Those in which it is not beside whoever was there before: its parent, or CRIU. */
+/* Lists the namespaces of the process that differ from those outside the tree. */
 static int put_namespaces(struct contents *c, const CriuImage__KernelIds *m,
 			  struct brumate_error *err)
 {

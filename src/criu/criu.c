@@ -49,7 +49,7 @@ enum {
 	PACKET_BYTES = 64 * 1024,
 	TICKS_WITHOUT_ROOT = 10, /* two seconds: a job may end while CRIU still has to answer */
 	TICKS_WITHOUT_ONE =
-		75, /* a member may end by itself, and the others be many to let go of */
+		75, /* a member may end by itself, and to release many others takes time */
 	KILL_TIMEOUT_MS = 10000, /* for the end of a half built tree */
 	LOG_LEVEL = 4,
 };
@@ -249,7 +249,8 @@ static int complete_images(struct session *s, struct brumate_error *err)
 		     : criu_mend_images(dir_fd, is_semaphore, s, err);
 }
 
-/* CRIU goes on, whatever it is told here: it lets go of a tree that has ended. All of it still stands still. */
+/* CRIU goes on, no matter what we answer here: it releases a tree that has ended. All of the tree still stands
+ * still. */
 static void kill_before_it_runs(const struct session *s)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -369,7 +370,7 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 	return acknowledge(s, !s->is_cancelled);
 }
 
-/* What is awaited once all has been told. */
+/* The event that is awaited after all others have come. */
 static enum criu_event end_of(Criu__ReqType type)
 {
 	return type == CRIU__REQ_TYPE__DUMP ? CRIU_EVENT_DUMPED + 1 : CRIU_EVENT_RESUMING + 1;
@@ -638,7 +639,7 @@ static int set_common(Criu__Opts *opts, const struct criu_options *o, bool locks
 	opts->has_network_lock = true;
 	opts->network_lock =
 		locks_network ? CRIU__NETWORK_LOCK__LOCK_NFTABLES : CRIU__NETWORK_LOCK__LOCK_SKIP;
-	/* Deleted files are saved whatever their size: what is too large for the place is its affair. */
+	/* Deleted files of any size are saved: if there is no room for one, writing it fails. */
 	opts->has_ghost_limit = true;
 	opts->ghost_limit = UINT32_MAX;
 	if (o->timeout_s) {
@@ -725,7 +726,8 @@ static void await_end(struct session *s)
 	}
 }
 
-/* Lets go of CRIU, which fails at its next word, and waits for its end. Returns its wait status, or -errno. */
+/* Closes the connection to CRIU, which fails when it next uses it, and waits for its end. Returns its wait status, or
+ * -errno. */
 static int end_session(struct session *s)
 {
 	if (s->outcome == DIED)

@@ -71,7 +71,7 @@ struct criu_user {
 	bool net_admin; /* it may repair TCP connections, too */
 };
 
-/** What our plugin in CRIU leaves out of the images (cpumem/cpu-memory.h), and what it opens anew. */
+/** What our plugin in CRIU leaves out of the images (cpumem/cpu-memory.h), and what it opens again. */
 struct criu_plugin {
 	int table_fd;	     /* hidden_table_new(); borrowed. A restore needs one too, empty */
 	const char *devices; /* how paths of such devices begin, parted by colons */
@@ -145,8 +145,8 @@ void criu_dump_free(struct criu_dump *d);
 DEFINE_AUTO(struct criu_dump *, criu_dump_free)
 
 /**
- * Lets go of the TCP connections of a dumped and killed tree, which are kept (their peers' packets
- * dropped) until it is restored: for a checkpoint that will not be. @log_name: the log of its dump.
+ * Releases the TCP connections of a dumped and killed tree, which are kept (their peers' packets dropped) until it is
+ * restored: for a checkpoint that will not be. @log_name: the log of its dump.
  */
 void criu_release_network(int work_dir_fd, const char *log_name);
 

@@ -42,7 +42,7 @@ static const char how_to_get[] =
 struct answer {
 	enum {
 		ANSWER_VERSION,
-		ANSWER_OTHER,  /* it ended, and told none */
+		ANSWER_OTHER,  /* it ended without printing one */
 		ANSWER_NO_RUN, /* there is none, or none that can be run */
 		/* Of these nothing is known: it may be a good one. */
 		ANSWER_NOT_NOW, /* it could not be run, for a reason that may pass */
@@ -162,7 +162,7 @@ static int parse_version(const char *text, int *ret)
 	return 0;
 }
 
-/* Whether whoever runs it again gets that again. */
+/* Whether running it again would fail with the same errno. */
 static bool is_lasting(int number)
 {
 	static const int lasting[] = { ENOENT,	ENOTDIR, EISDIR,       EACCES,	EPERM,

@@ -518,7 +518,7 @@ static void remove_lock_of_run(void *arg, const char *id, size_t len)
 	remove_lock(name);
 }
 
-/* CRIU names the run anew once it knows its request, so there is more than one such line. */
+/* CRIU names the run again once it knows its request, so there is more than one such line. */
 static void remove_lock_named_in(const char *log, size_t len)
 {
 	visit_lines(log, len, "CRIU run id = ", RUNS_MAX, remove_lock_of_run, NULL);
@@ -555,7 +555,7 @@ static int unlink_all(void *arg)
 	return 0;
 }
 
-/* A restore makes deleted files anew under names of their own beside the old ones. */
+/* A restore creates deleted files again, under names of their own next to the old ones. */
 static void remove_ghosts_named_in(const char *log, size_t len)
 {
 	struct paths paths = { 0 };
