@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * Requests to the agent of a member and its answers, and what becomes of the sockets of agents that have
- * ended. See agent.h.
+ * Requests to the agent of a member, its answers, and the removal of sockets whose agents have ended. See agent.h.
  */
 #include "client/agent.h"
 
@@ -186,8 +185,8 @@ static int fail_refused(const struct agent *a, enum agent_op op, const struct ag
 			    op_names[op], text, reply->result);
 }
 
-/* Receives one packet of the answer to @op, and judges it. What the agent refused is an error. A connection
- * that is out of step is of no use any more. */
+/* Receives one packet of the answer to @op, and judges it. What the agent refused is an error. A connection that is out
+ * of step is closed. */
 static int get_reply(struct agent *a, enum agent_op op, struct agent_reply *ret, int *fds,
 		     size_t *n_fds, uint64_t deadline_ns, struct brumate_error *err)
 {
@@ -341,7 +340,7 @@ int agent_dir_open(const char *dir)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Follows no symbolic link, and goes by descriptors, as the path of a socket has little room. */
+/* Follows no symbolic link. Uses a path through a descriptor, as the path in a socket address has little room. */
 static int connect_at(int fd, int dir_fd, const char *name)
 {
 	auto_close int at = RESERVE_TRY(openat(dir_fd, name, O_PATH | O_NOFOLLOW | O_CLOEXEC));
@@ -567,7 +566,7 @@ static size_t count_descriptors(pid_t pid, size_t limit)
 	return n;
 }
 
-/* How many descriptors the process may have; 0: it cannot be told, or there is no limit. */
+/* How many descriptors the process may have; 0: unknown, or no limit. */
 static size_t descriptor_limit(pid_t pid)
 {
 	static const char key[] = "Max open files";
@@ -597,7 +596,7 @@ int agent_check_descriptors(const struct agent *a, size_t n, struct brumate_erro
 	return -EMFILE;
 }
 
-/* Who is told of descriptors as they come, and has them from then on. */
+/* The callback that takes descriptors over as they arrive. */
 struct taker {
 	agent_exported_fn tell; /* NULL: nobody is */
 	void *arg;
@@ -820,7 +819,7 @@ void agent_sweep(const char *dir, struct proc_id root, const struct proc_tree *k
 	if (!d)
 		return;
 	char **names = list_suspects(d, known, &n);
-	/* Read after the names: who has made a socket by then is in it, or has ended. */
+	/* Read after the names: a process that had made a socket by then is in the tree, or has ended. */
 	bool sure = n && proc_tree_read(&tree, root, NULL) == 0;
 	for (size_t i = 0; i < n; i++) {
 		if (sure && !has_number(&tree, names[i]) && is_deserted(dir_fd, names[i], &was))

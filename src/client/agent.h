@@ -37,15 +37,15 @@ enum {
 };
 
 /**
- * Opens a directory of agents, to read. One of a container ("/proc/PID/root" AGENT_CONTAINER_DIR, PID of its first process) is
- * looked for within the container's root, by no symbolic link, and is a tmpfs: those who are in there may have made it whatever
- * they like. Errors to act on: -ENOENT (there is none, or it is not such a one).
+ * Opens a directory of agents, to read. One of a container ("/proc/PID/root" AGENT_CONTAINER_DIR, PID of its first
+ * process) is opened within the container's root, through no symbolic link, and must be on a tmpfs, as processes of the
+ * container may have put anything at its path. Errors to act on: -ENOENT (there is none, or it is not such a one).
  */
 int agent_dir_open(const char *dir);
 
 /**
- * Connects to the agent of process @id, whose socket is in @dir, and says HELLO. Errors to act on: -ENOENT (it has none), -ETIMEDOUT, -EPERM (somebody else answers there),
- * -EPROTONOSUPPORT (another version).
+ * Connects to the agent of process @id, whose socket is in @dir, and says HELLO. Errors to act on: -ENOENT (it has
+ * none), -ETIMEDOUT, -EPERM (another process answers there), -EPROTONOSUPPORT (another version).
  */
 int agent_open(struct agent *ret, const char *dir, struct proc_id id, struct brumate_error *err);
 
@@ -88,7 +88,8 @@ int agent_check_descriptors(const struct agent *a, size_t n, struct brumate_erro
 /** @ret_fds has room for @n; owned on success. */
 int agent_export(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
 		 struct brumate_error *err);
-/** During agent_export_and_tell(): the first @n of the descriptors are there, and the caller's whatever becomes of the others. */
+/** During agent_export_and_tell(): the first @n descriptors have arrived, and are the caller's even if the others
+ * fail. */
 typedef void (*agent_exported_fn)(void *arg, size_t n);
 int agent_export_and_tell(struct agent *a, const uint64_t *ids, size_t n, int *ret_fds,
 			  agent_exported_fn tell, void *arg, struct brumate_error *err);
@@ -109,12 +110,13 @@ int agent_map(struct agent *a, const uint64_t *ids, const int *fds, size_t n,
 /** @ret_imported: pieces that stayed imported. @all: also those that other members may have; none has them
  * mapped. */
 int agent_own(struct agent *a, bool all, size_t *ret_imported, struct brumate_error *err);
-/** As agent_own(), of the pieces that are mapped by now, while others are not. An older agent is not asked. */
+/** Like agent_own(), but for the pieces that are mapped by now, while others are not yet. An older agent is not
+ * asked. */
 int agent_own_ahead(struct agent *a, struct brumate_error *err);
 int agent_open_gate(struct agent *a, struct brumate_error *err);
 
-/** Says what device memory is held beside its process now, on up to AGENT_SNAPSHOT_GPUS_MAX GPUs; none: no more. Its
- * allocations wait for that. -EOPNOTSUPP: it is of a version that does not know of it. */
+/** Says how much device memory is held next to its process now, on up to AGENT_SNAPSHOT_GPUS_MAX GPUs; @n 0: none any
+ * more. Its allocations wait for that. -EOPNOTSUPP: it is of a version that does not know of it. */
 int agent_tell_snapshot(struct agent *a, const struct agent_room *held, size_t n,
 			struct brumate_error *err);
 

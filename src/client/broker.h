@@ -21,7 +21,7 @@ struct broker_client {
 
 #define BROKER_CLIENT_EMPTY ((struct broker_client){ .wire = { .fd = -1 } })
 
-/** What became of one process in an act. result.number -1, name "TIMEOUT": still under way. */
+/** The result of an action on one process. result.number -1, name "TIMEOUT": still under way. */
 struct broker_outcome {
 	struct dev_result result;
 	double seconds;
@@ -59,8 +59,8 @@ struct broker_info {
  * Errors to act on: -ETIMEDOUT, -ENOENT (the program is not installed).
  */
 int broker_client_open(struct broker_client *ret, bool simulated, struct brumate_error *err);
-/** As broker_client_open(), but starts none, for a look that may do without: each of its calls is given up after
- * @patience_ms. -ENOENT, -ECONNREFUSED: there is none. */
+/** Like broker_client_open(), but starts no broker, for a caller that does not need one: each of its calls is given up
+ * after @patience_ms. -ENOENT, -ECONNREFUSED: there is none. */
 int broker_client_find(struct broker_client *ret, bool simulated, uint32_t patience_ms,
 		       struct brumate_error *err);
 /** Accepts the empty value. */
@@ -70,13 +70,14 @@ DEFINE_AUTO_FINI(struct broker_client, broker_client_close)
 int broker_client_reopen(struct broker_client *b, struct brumate_error *err);
 /** Process id of the broker, for fault points and messages. */
 pid_t broker_client_pid(const struct broker_client *b);
-/** As wire_call(), by a broker that is ended where it stands still. @fd is sent along (borrowed); -1: none. */
+/** Like wire_call(), but kills a broker that stands still. @fd is sent along (borrowed); -1: none. */
 int broker_client_call(struct broker_client *b, const char *method, json_t *parameters, int fd,
 		       json_t **ret, uint64_t deadline_ns, struct brumate_error *err);
 
 /*
  * The calls. Each fails with -EPIPE when the broker is gone, which one that stands still is soon (peer.h), and with
- * -ETIMEDOUT when it does not answer (the connection is of no use then: broker_client_reopen()); driver absent: -ENODEV.
+ * -ETIMEDOUT when it does not answer (the connection cannot be used then: broker_client_reopen()); driver absent:
+ * -ENODEV.
  */
 int broker_client_info(struct broker_client *b, struct broker_info *ret, struct brumate_error *err);
 /** @ret has room for DEV_GPUS_MAX. */
@@ -92,9 +93,9 @@ struct broker_prepared {
 };
 
 /**
- * Has memory made ready for copies of what @pids have on GPUs, for as long as @ret_fd (owned) is open; -1: they have too little
- * for that. The broker hangs up when it is to be asked again. @yields: the caller calls broker_client_yield() when somebody
- * misses the memory that open GPUs take.
+ * Has memory made ready for copies of what @pids have on GPUs, for as long as @ret_fd (owned) is open; -1: they have
+ * too little for that. The broker hangs up when it is to be asked again. @yields: the caller calls
+ * broker_client_yield() when a program lacks the memory that open GPUs take.
  */
 int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, bool yields,
 			  struct broker_prepared *ret, int *ret_fd, struct brumate_error *err);

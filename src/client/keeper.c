@@ -63,7 +63,8 @@ static void address_of(struct sockaddr_un *ret, int dir_fd)
 	snprintf(ret->sun_path, sizeof(ret->sun_path), "/proc/self/fd/%d/%s", dir_fd, socket_name);
 }
 
-/* Who has the lock, which says so. Of a socket the kernel only tells who made it. */
+/* The process that holds the lock, from the text in the lock's file. The kernel only knows which process made the
+ * socket. */
 static struct peer find_peer(int dir_fd)
 {
 	auto_close int fd = RESERVE_TRY(openat(dir_fd, JOB_KEEPER_LOCK, O_RDONLY | O_CLOEXEC));
@@ -143,7 +144,7 @@ void keeper_dismiss(struct keeper *k)
 
 /* ---- starting it ---- */
 
-/* It inherits a socket that listens already, so whoever connects need not wait for it to be up. */
+/* It inherits a socket that listens already, so a client can connect before the keeper is up. */
 static int start_keeper(const struct keeper_owner *owner, struct brumate_error *err)
 {
 	auto_free char *program = path_find_helper("brumate-shim");

@@ -23,7 +23,7 @@ enum { KEEPER_FDS_MAX = 64 };
 /* HOLD   n fds under n tags; a tag that is held gets the new fd.
  * GIVE   all tags with their fds, in packets; more is set in all but the last.
  * DROP   n tags; those that are not held do not matter.
- * WATCH  one fd, a pidfd: what is held is of no use once that process has ended. The reply's first tag
+ * WATCH  one fd, a pidfd: what is held is useless once that process has ended. The reply's first tag
  *        has the keeper's own pid. No fd: the shim is about to hang up as it wants nothing any more, and has
  *        not died. */
 enum keeper_op { KEEPER_HOLD = 1, KEEPER_GIVE, KEEPER_DROP, KEEPER_WATCH };
@@ -56,13 +56,14 @@ int keeper_send(int socket_fd, const struct keeper_message *m, const int *fds, s
 struct keeper_owner {
 	const char *id;	     /* of the job, for messages */
 	const char *dir;     /* where the keeper's socket is */
-	struct proc_id root; /* what is kept is of no use once this process has ended */
-	/* It is not a job's: whoever comes after us is brumate-container, and comes only where KEEPER_HEIR_NOTE is there. */
+	struct proc_id root; /* what is kept is useless once this process has ended */
+	/* Memory of a container, not of a job: our successor is brumate-container, started only if KEEPER_HEIR_NOTE
+	 * exists. */
 	bool is_container;
 };
 
-/* In the directory: the lock of who owns what is kept, by which the keeper sees that they live, and for containers a note
- * that they are to be followed by somebody where they do not. */
+/* In the directory: a lock of the owner of what is kept, by which the keeper sees that the owner lives, and for
+ * containers a note that the keeper is to start a successor if it does not. */
 #define KEEPER_OWNER_LOCK "shim.lock"
 #define KEEPER_HEIR_NOTE  "heir"
 
@@ -72,20 +73,22 @@ int keeper_start_heir(const char *dir, struct brumate_error *err);
 struct keeper {
 	int fd;	   /* -1: not connected */
 	pid_t pid; /* known after keeper_open() */
-	/* may_end: whoever is connected holds all that it holds. It is not so after keeper_connect() or keeper_open(). */
+	/* may_end: the connected client holds all that the keeper holds. It is not so after keeper_connect() or
+	 * keeper_open(). */
 	struct peer peer;
 };
 #define KEEPER_EMPTY ((struct keeper){ .fd = -1 })
 
 /** Connects to the job's keeper. -ENOENT: there is none. */
 int keeper_connect(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err);
-/** As keeper_connect(), and starts one where there is none, which watches the job's root. @is_spare: the caller holds all
- * that it may hold, so that one that stands still is ended; so it is by the calls, where it is said of @ret->peer. */
+/** Like keeper_connect(), but starts a keeper if there is none; it watches the job's root. @is_spare: the caller holds
+ * all that the keeper may hold, so a keeper that stands still is killed; the calls below do so if @ret->peer.may_end is
+ * set. */
 int keeper_open(struct keeper *ret, const struct keeper_owner *owner, bool is_spare,
 		struct brumate_error *err);
 /** Accepts the empty value. The keeper goes on: where it cannot tell that the shim lives, it starts the next one. */
 void keeper_close(struct keeper *k);
-/** As keeper_close(), of one that is needed no more. It ends, unless it holds something yet. */
+/** Like keeper_close(), for a keeper that is no longer needed. It ends, unless it still holds something. */
 void keeper_dismiss(struct keeper *k);
 
 /* The calls. -EPIPE: it is gone, and what it held with it. */

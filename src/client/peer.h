@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * Waiting for the answer of a broker or a keeper. One that stands still, stopped by a signal or frozen with its cgroup,
- * answers nobody, and nobody would hear of it. It is ended then: whoever waits for it goes on as after its death, by
- * another one. One that may hold what nobody else has is waited for.
+ * never answers and never hangs up. So it is killed, and its client goes on as after any death: with another one. One
+ * that may hold what no other process has is waited for.
  */
 #pragma once
 
@@ -29,7 +29,7 @@ enum { PEER_LOOK_MS = 100 };
  * cannot be ended. */
 int peer_look(struct peer *p);
 
-/** As fd_wait(), for something that it is to say. Also -EPIPE, as of peer_look(). */
+/** Like fd_wait(), for the peer's answer. Also -EPIPE, as from peer_look(). */
 int peer_wait(struct peer *p, int fd, short events, uint64_t deadline_ns);
 
 /** Says that @name did not answer (-ETIMEDOUT), and why, where it stands still. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Device memory that is held beside the programs it is for. See room.h. */
+/* Device memory that is held for programs, next to theirs. See room.h. */
 #include "client/room.h"
 
 #include <errno.h>
@@ -85,7 +85,7 @@ bool room_listen(struct room *room)
 	return room->listen_fd >= 0;
 }
 
-/* What is told is locked as long as it is so, whoever ends. */
+/* The file is locked as long as it is valid: the lock ends with our process. */
 static int make_file(int dir_fd, const struct agent_room *rooms, size_t n)
 {
 	unlinkat(dir_fd, made_file, 0);
@@ -113,7 +113,7 @@ void room_tell(struct room *room, const struct agent_room *held, size_t n)
 	room->held_fd = fd < 0 ? -1 : fd;
 }
 
-/* Who connected before is answered by the end of that, and looks for room once more. */
+/* A process that connected before sees the connection end, and looks for room once more. */
 void room_close(struct room *room)
 {
 	if (room->listen_fd < 0 && room->held_fd < 0)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * The device memory that the broker takes to be ready for a copy: what of it is told to the processes that the copy would be of,
- * and giving it back to one that misses it (src/interpose/core/room.h). All of it is beside the sockets of their agents, in
- * a directory that is theirs: whatever is there may be anything.
+ * The device memory that the broker takes to be ready for a copy: tells the processes that would be copied how much it
+ * is, and gives it back if one of them needs it (src/interpose/core/room.h). The files are next to the sockets of their
+ * agents, in a directory of the job's user, who may have put anything there.
  */
 #pragma once
 
@@ -13,7 +13,7 @@
 
 struct room {
 	char *dir;     /* of agents, as agent_dir_open() takes it; owned, NULL: none */
-	int listen_fd; /* readable when somebody misses some; -1: nobody is to */
+	int listen_fd; /* readable when a process needs some of it; -1: none can ask */
 	int held_fd;   /* the file that tells how much, locked; -1: there is none */
 };
 #define ROOM_NONE ((struct room){ .listen_fd = -1, .held_fd = -1 })
@@ -24,7 +24,7 @@ bool room_listen(struct room *room);
 void room_tell(struct room *room, const struct agent_room *held, size_t n);
 /** Has the broker give it back, and waits for that. */
 void room_give_back(bool simulated);
-/** Answers those who have asked: there is as much as there will be. */
+/** Answers the processes that asked: all that can be given back has been. */
 void room_answer(struct room *room);
-/** Nothing is taken any more: who has asked is answered by that. The directory stays known. */
+/** No memory is held any more; that answers the processes that asked. The directory stays known. */
 void room_close(struct room *room);

@@ -77,7 +77,8 @@ static int look(int socket_fd, bool simulated)
 	return fds.state == PACKET_LOST_FDS ? -EMFILE : 0;
 }
 
-/* The last close may hang: before the end of the process, whose program could not be told any more then. */
+/* The last close may hang. It comes before the exit, as a process that hangs in exit no longer shows which program it
+ * runs. */
 static _Noreturn void run_scout(int socket_fd, int fd, bool simulated)
 {
 	int verdict;
@@ -96,7 +97,7 @@ static _Noreturn void run_scout(int socket_fd, int fd, bool simulated)
 
 /* ---- the parent ---- */
 
-/* Until its pidfd is there, which tells of its end whoever reaps it, nobody does. */
+/* Nobody reaps it until we have its pidfd, which reports its end even if another thread reaps it. */
 static int start_child(struct scout *s, int socket_fd, int fd, bool simulated)
 {
 	reap_lock();

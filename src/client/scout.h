@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * A child that looks at descriptors before they come to us. Whoever closes a file of a file system in user space (FUSE) waits
- * for the server of that, perhaps for ever; no signal ends the wait, and as long as it lasts the process keeps all that it has
- * open. No other call takes a descriptor out of a table, and a process that ends closes each. So one of such a file must not
- * come into ours; nor one whose last close waits for somebody else: a socket by SO_LINGER, a terminal until it has written
- * all. So memory and the driver's devices may, and nothing else. The child looks at a copy of what comes, and has nothing
- * else open. Not for two threads at once.
+ * A child that looks at descriptors before they come to us. A process that closes a file of a file system in user space
+ * (FUSE) waits for its server, perhaps for ever; no signal ends the wait, and as long as it lasts the process keeps all
+ * that it has open. No other call takes a descriptor out of a table, and a process that ends closes each. So a
+ * descriptor of such a file must not get into our table, nor one whose last close waits for another process: a socket
+ * with SO_LINGER, a terminal until it has written all. Only memory and the driver's devices may. The child looks at a
+ * copy of what comes, and has nothing else open. Not for two threads at once.
  */
 #pragma once
 

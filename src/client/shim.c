@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Reaching a job's shim, and starting one where none lives. Used by whoever commands a job. */
+/* Reaching a job's shim, and starting one where none lives. Used by all that command a job. */
 #include "client/shim.h"
 
 #include <errno.h>

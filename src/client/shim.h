@@ -5,8 +5,8 @@
 #include "job/job.h"
 
 /**
- * Connects to the job's shim; where none lives, starts one, which takes the job over (and first puts
- * right whatever its predecessor left half done).
+ * Connects to the job's shim; where none lives, starts one, which takes the job over (and first repairs what its
+ * predecessor left half done).
  */
 int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *err);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * The client's end of a session that moves device memory (wire/transfer-packets.h). It checks all that the
- * broker says before it believes it: what it hands out are the numbers of descriptors that were asked
- * for, and memory that nobody can shrink under whoever maps it.
+ * The client's end of a session that moves device memory (wire/transfer-packets.h). It checks all that the broker says
+ * before it believes it: what it hands out are the numbers of descriptors that were asked for, and memory that no
+ * process can shrink while another one maps it.
  */
 #include "client/transfer-session.h"
 #include "base/clock.h"
@@ -120,7 +120,7 @@ int transfer_client_open(struct transfer_client **ret, struct broker_client *b,
 	return 0;
 }
 
-/* Waits until the broker has let go of what the session had: who asks for memory next is to find it. */
+/* Waits until the broker has released what the session had, so that the next request for memory finds it. */
 static void wait_let_go(struct transfer_client *c)
 {
 	uint64_t deadline_ns = deadline_in_ms(CLOSE_TIMEOUT_MS);
@@ -409,7 +409,7 @@ static int receive_answers(struct pending *q, struct brumate_error *err)
 	return r < 0 ? r : 0;
 }
 
-/* What the broker says while it lacks pieces: it would wait for somebody who hears it. */
+/* Receives what the broker says while it lacks pieces; otherwise the broker would wait for a reader. */
 static int hear_meanwhile(struct pending *q, struct brumate_error *err)
 {
 	uint64_t deadline_ns = deadline_in_ms(SILENCE_TIMEOUT_MS);
@@ -423,8 +423,8 @@ static int hear_meanwhile(struct pending *q, struct brumate_error *err)
 	return r;
 }
 
-/* Lets go of what came. A session that was left in the middle of a request is of no more use: the broker
- * ends its work when it sees that. */
+/* Closes what arrived. A session cannot be used after a request was left in the middle: the broker ends its work when
+ * it sees the hang-up. */
 static int fail_request(struct pending *q, int r)
 {
 	packet_close_fds(q->fds, q->n_fds);
@@ -467,7 +467,7 @@ static int send_digests(struct transfer_client *c, const struct digest_table *t,
 	return send_packet(c, &p, &t->fd, 1, err);
 }
 
-/* A copy without digests gets a table, which is void until the broker has filled it. */
+/* A copy without digests gets a table, which is not valid until the broker has filled it. */
 static int give_digests(struct transfer_client *c, const struct transfer_request *request,
 			struct host_copy *copy, uint64_t total_bytes, struct brumate_error *err)
 {
@@ -551,7 +551,7 @@ int transfer_client_update(struct transfer_client *c, const struct transfer_requ
 
 	if (base->total_bytes != host_copy_offset(request->pieces, request->n))
 		return brumate_fail(err, EINVAL, "copy: the host copy is of other pieces");
-	/* Whoever writes it without digests makes those that it has untrue. */
+	/* A transfer without digests changes the copy, so the digests that it has become invalid. */
 	if (!request->digests && base->digests)
 		digest_table_set_whole(base->digests, false);
 	int r = send_layout(c, request, out_flags(request) | TRANSFER_BASE, err);
@@ -648,5 +648,5 @@ int transfer_client_fill(struct transfer_client *c, unsigned slot, uint64_t offs
 
 void transfer_client_abort(struct transfer_client *c)
 {
-	shutdown(c->fd, SHUT_WR); /* it hangs up when it has let go of all */
+	shutdown(c->fd, SHUT_WR); /* the broker hangs up once it has released all */
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 /*
- * Device memory that is held by file descriptors, moved to host memory and back by the broker, while
- * its owner is away. A session is a connection of its own to the broker; its calls block, so an
- * engine runs them in a thread beside the driver's work. Not for two threads at once.
+ * Device memory that is held by file descriptors, moved to host memory and back by the broker, while its owner is away.
+ * A session is a connection of its own to the broker; its calls block, so an engine runs them in a thread, alongside
+ * the driver's work. Not for two threads at once.
  *
- * A host copy is one run of bytes [0, total_bytes) in memfds of segment_bytes each (the last may be
- * longer than needed): pieces stand one after the other, each at a multiple of 2 MiB. It is whoever
- * holds its memfds that keeps it; when the last holder is gone, the broker takes the segments back
- * into its pool. Where memory is short, some segments are on a disk, encrypted (wire/host-copy.h): then the
- * memfd of their key is held as one segment more, and nobody maps what is not memory. The broker may die at
- * any time: what is held stays, and the call can be made again with another session.
+ * A host copy is one run of bytes [0, total_bytes) in memfds of segment_bytes each (the last may be longer than
+ * needed): pieces stand one after the other, each at a multiple of 2 MiB. The processes that hold its memfds keep it;
+ * when the last one is gone, the broker takes the segments back into its pool. Where memory is short, some segments are
+ * on a disk, encrypted (wire/host-copy.h): then the memfd of their key is held as one segment more, and nobody maps
+ * what is not memory. The broker may die at any time: what is held stays, and the call can be made again with another
+ * session.
  */
 #pragma once
 
@@ -56,16 +56,16 @@ struct transfer_client;
 /** Opens a session. Errors to act on: those of broker_client_open(). @b is borrowed for this call. */
 int transfer_client_open(struct transfer_client **ret, struct broker_client *b,
 			 struct brumate_error *err);
-/** Ends what is under way, and waits a little until the broker has let go of it. Accepts NULL. */
+/** Ends what is under way, and waits a little until the broker has released it. Accepts NULL. */
 void transfer_client_close(struct transfer_client *c);
 DEFINE_AUTO(struct transfer_client *, transfer_client_close)
 
 /** Called now and then with the bytes moved so far; <0 cancels with that code. */
 typedef int (*transfer_progress_fn)(void *arg, uint64_t done_bytes);
 
-/** During transfer_client_out(): the first @n_whole segments of @copy, which has no others yet, hold what
- * they will hold. @digests of their chunks; NULL: they are not known. Called again as there are more, but
- * not of a copy that is on a disk in part. What was told stays true if the transfer fails after all. */
+/** During transfer_client_out(): the first @n_whole segments of @copy, which has no others yet, hold what they will
+ * hold. @digests of their chunks; NULL: they are not known. Called again as there are more, but not of a copy that is
+ * on a disk in part. It stays true even if the transfer fails later. */
 typedef void (*transfer_whole_fn)(void *arg, const struct host_copy *copy, size_t n_whole,
 				  const struct digest *digests);
 
@@ -82,8 +82,8 @@ typedef size_t (*transfer_given_fn)(void *arg, size_t n);
 struct transfer_request {
 	const struct device_piece *pieces;
 	size_t n;
-	/* The GPU computes digests beside the copies: chunks that are all zero are not copied out, host
-	 * copies get their digests, and what was copied in is compared with them (-EBADMSG). */
+	/* The GPU computes digests during the copies: chunks that are all zero are not copied out, host copies get
+	 * their digests, and what was copied in is compared with them (-EBADMSG). */
 	bool digests;
 	/* Out, with digests: memory may be written meanwhile. The digests are of what was copied. -ENOSPC: a
 	 * GPU has no room for the buffers that the copies go through. */
@@ -125,9 +125,9 @@ int transfer_client_out(struct transfer_client *c, const struct transfer_request
 			struct brumate_error *err);
 
 /**
- * As transfer_client_out(), but brings the host copy @base of the same layout up to date in place, which copies
- * only what has changed if its digests are whole. They are void from before the first byte is
- * written to the end, so a base that a failure left half done is known as that by everyone who holds it.
+ * Like transfer_client_out(), but brings the host copy @base of the same layout up to date in place. It copies only
+ * what has changed if the digests are whole. They are invalid from before the first byte is written until the end, so
+ * all who hold a base that a failure left half done can see that.
  */
 int transfer_client_update(struct transfer_client *c, const struct transfer_request *request,
 			   const int *fds, struct host_copy *base,
@@ -140,7 +140,7 @@ int transfer_client_in(struct transfer_client *c, const struct transfer_request 
 		       const struct host_copy *from, int *ret_fds, bool *ret_compared,
 		       struct brumate_error *err);
 
-/** As transfer_client_in(), but without a host copy: its bytes come by transfer_client_fill(). -EOPNOTSUPP: the
+/** Like transfer_client_in(), but without a host copy: its bytes come by transfer_client_fill(). -EOPNOTSUPP: the
  * broker has no memory for that, or does not know it, and nothing has begun. */
 int transfer_client_stream(struct transfer_client *c, const struct transfer_request *request,
 			   const struct transfer_stream *stream, int *ret_fds, bool *ret_compared,
