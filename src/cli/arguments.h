@@ -75,5 +75,6 @@ int add_retention(json_t *parameters, const struct invocation *in, struct brumat
 /** Each --label, as "labels". */
 int add_labels(json_t *parameters, const struct invocation *in, struct brumate_error *err);
 
-/** Our environment as Run takes it (owned), NULL without memory. What is not UTF-8 is told and left out. */
+/** Our environment as Run takes it (owned), NULL without memory. Leaves out variables that are not UTF-8, and says
+ * so. */
 json_t *pack_environment(void);

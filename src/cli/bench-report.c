@@ -252,7 +252,8 @@ static void print_chart(const struct bench *b, FILE *f)
 
 enum { ROUND_FIRST = 1, ROUND_LATER = 2, ROUND_ANY = 3 };
 
-/* What somebody who waits for it waits for, in seconds; 0: it was not measured. */
+/* The seconds that a user notices: the job's standstill where it was left running, else the whole operation. 0: not
+ * measured. */
 static double waited_seconds(const struct bench_result *r)
 {
 	return bench_left_running(r) ? r->standing : operation_seconds(r);

@@ -275,7 +275,7 @@ static void bench_job_fini(struct bench_job *j)
 }
 DEFINE_AUTO_FINI(struct bench_job, bench_job_fini)
 
-/* Each job has another seed, so that the data which one path has stored is of no use to the other. */
+/* Each job has another seed, so that the data which one path has stored does not help the other. */
 static uint64_t fresh_seed(void)
 {
 	uint64_t seed;
@@ -592,8 +592,8 @@ static int run_operation(struct bench *b, const char *method, const char *name, 
 	return 0;
 }
 
-/* Of a job that was brought back, the gap that holds the moment when that began; of one that was saved and left running, the
- * longest meanwhile. Others come of a busy machine. */
+/* For a job that was brought back, takes the gap around the moment when that began; for one that was saved and left
+ * running, the longest gap during the checkpoint. A busy machine causes other gaps. */
 static int note_gap(struct bench_result *result, const char *gap, struct brumate_error *err)
 {
 	unsigned long long from, to;

@@ -148,7 +148,7 @@ struct command {
 extern const struct command commands[];
 extern const size_t n_commands;
 
-/** Words of other tools: who types one is told of our command, which does not answer to it. */
+/** Words of other tools. They are no commands of ours, but the error names the command of ours that does the same. */
 struct foreign_word {
 	const char *command;
 	const char *words; /* separated by spaces */
@@ -157,7 +157,7 @@ struct foreign_word {
 /** Ends with NULL. */
 extern const struct foreign_word foreign_words[];
 
-/** Options of other tools, "" for an operand where we take none: who types one is told what to do instead. */
+/** Options of other tools, "" for an operand where we take none. The error says what to do instead. */
 struct foreign_option {
 	const char *command;
 	const char *options; /* separated by spaces */

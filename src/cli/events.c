@@ -89,7 +89,7 @@ static void describe_schedule(char *ret, size_t room, json_t *event)
 		snprintf(ret, room, "ended");
 }
 
-/* What a person wants to know beside the kind of the event. */
+/* What a person wants to know in addition to the kind of the event. */
 static void describe(char *ret, size_t room, json_t *event)
 {
 	const char *what = text_of(event, "event");
@@ -178,7 +178,7 @@ static int add_bytes(struct tail *t, const char *bytes, size_t n)
 	return 0;
 }
 
-/* What is longer than any event is none, and begins anew at the next line. */
+/* A line that is longer than any event is dropped, and reading continues at the next line. */
 static void take_bytes(struct reader *r, struct tail *t, const char *bytes, size_t n)
 {
 	while (n) {

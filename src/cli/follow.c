@@ -122,8 +122,8 @@ static void *wait_for_end(void *arg)
 	return NULL;
 }
 
-/* Passes over what was taken from the beginning of a log that had grown large; false where nothing was, or it cannot be
- * told, or there is nothing more. */
+/* Passes over what was taken from the beginning of a log that had grown large; false where nothing was, or that is
+ * unknown, or there is nothing more. */
 static bool skip_hole(struct follower *f)
 {
 	const off_t data = lseek(f->log_fd, f->offset, SEEK_DATA);
@@ -159,7 +159,7 @@ static int copy_new(struct follower *f, struct brumate_error *err)
 		return 0;
 	read_marks(f);
 	if (fstat(f->log_fd, &st) == 0 && st.st_size < f->offset)
-		f->offset = 0; /* somebody truncated it */
+		f->offset = 0; /* it was truncated */
 	for (;;) {
 		skip_hole(f);
 		const off_t room = f->end > f->offset ? f->end - f->offset : 0;
@@ -196,7 +196,7 @@ static int handle_interrupt(struct follower *f)
 		f->last_interrupt_ns = clock_now_ns();
 
 	auto_json json_t *kill = json_pack("{s:s,s:i}", "job", f->id, "signal", number);
-	/* This fails if the job has ended meanwhile, which is about to be told. */
+	/* This fails if the job has ended meanwhile, which is reported next. */
 	if (client_ask("Kill", kill, NULL, &err) < 0 && err.code != ESRCH)
 		print_error(&err);
 	return 0;
@@ -388,7 +388,7 @@ static int find_lines(off_t *ret, int fd, off_t size, int64_t n_lines)
 			    part = end - first < room ? end - first : room;
 		const ssize_t n = pread(fd, buf, (size_t)part, end - part);
 
-		if (n < part) /* somebody truncates it */
+		if (n < part) /* it is being truncated */
 			return n < 0 ? -errno : 0;
 		for (off_t i = part; i-- > 0;)
 			if (buf[i] == '\n' && end - part + i + 1 < size && --n_lines == 0) {

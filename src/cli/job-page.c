@@ -141,7 +141,7 @@ static json_t *memory_of(json_t *memory, json_int_t pid)
 	return NULL;
 }
 
-/* What the agents say of a process stands beside what /proc says. */
+/* A row shows what /proc says of a process, and what its agent says. */
 static void print_processes(json_t *processes, json_t *memory)
 {
 	json_t *p;

@@ -9,7 +9,7 @@
 #include "job/record.h"
 #include "wire/wire.h"
 
-/* A value may hold whatever its user chose; it cannot end the value, nor the line. */
+/* A value may hold any text that its user chose; it can end neither the value nor the line. */
 static void print_value(FILE *f, const char *text)
 {
 	putc('"', f);

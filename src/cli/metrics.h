@@ -15,8 +15,8 @@ struct metrics {
 	json_t *jobs; /* as List has them, with "counts" and, where it is known, "device_memory_bytes"; NULL: could not be
 		       * looked at */
 	json_t *checkpoints; /* as Checkpoints has them; NULL: the same */
-	json_t *pods; /* as pod_counts() has them; NULL: without */
-	bool names;	     /* of jobs are told, beside their ids */
+	json_t *pods; /* the result of pod_counts(); NULL: without */
+	bool names;	     /* names of jobs are printed as well as their ids */
 	uint64_t boot_ns;    /* now, by clock_boot_ns() */
 };
 

@@ -24,8 +24,8 @@ void print_styled(FILE *f, enum style style, const char *text);
 /** Prints an error with its hint on standard error. Returns the exit code that goes with it. */
 int print_error(const struct brumate_error *err);
 
-/** Of several things that are done in order one has failed, with @why. What failed before it is printed, so that all are
- * told in their order; @err is what is left to be printed, with the exit code of the first. */
+/** One of several things that are done in order failed, with @why. Prints the failure before it, if any, so that all
+ * are printed in order; @err is the one that is left to be printed, with the exit code of the first. */
 void add_failure(struct brumate_error *err, const struct brumate_error *why);
 
 /** Columns of the terminal behind @f; 0 if it is none. */
@@ -117,7 +117,7 @@ void format_age(char ret[static WORD_BYTES], const char *stamp, time_t now);
 /** The same of the time from @now to @stamp. */
 void format_left(char ret[static WORD_BYTES], const char *stamp, time_t now);
 
-/** Whether somebody sits there who can be asked: stdin and stderr are terminals. */
+/** Whether a user can be asked: stdin and stderr are terminals. */
 bool can_ask(void);
 
 /** Asks on stderr, and reads the answer from stdin. Only "y" and "yes" are true. */

@@ -109,7 +109,7 @@ int screen_open(const char *what, struct brumate_error *err)
 		return brumate_fail(err, errno, "pipe: %m");
 	screen.raw = screen.before;
 	screen.raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
-	screen.raw.c_cc[VMIN] = 0; /* who is told of keys that are gone is not held up */
+	screen.raw.c_cc[VMIN] = 0; /* so that a read does not block if the keys are gone by then */
 	screen.raw.c_cc[VTIME] = 0;
 	screen.taken = true;
 	atexit(screen_close);

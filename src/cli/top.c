@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * `brumate top`: GPUs with their memory and links, the disk of the store, operations under way, and jobs, on the whole of a
- * terminal, until somebody types q. Rates are differences of what brokers, the kernel and shims count. No broker is
- * started for it: GPUs are those of brokers that run.
+ * `brumate top`: GPUs with their memory and links, the disk of the store, operations under way, and jobs, on the whole
+ * of a terminal, until the user types q. Rates are differences of what brokers, the kernel and shims count. No broker
+ * is started for it: GPUs are those of brokers that run.
  */
 #include "cli/client.h"
 #include "cli/command.h"
@@ -30,7 +30,7 @@ enum {
 	LEAST_MS = 200, /* between two pictures */
 	PATIENCE_MS = 1000,
 	DISKSTATS_BYTES_MAX = 1 << 20,
-	SECTOR_BYTES = 512, /* of /proc/diskstats, whatever the disk has */
+	SECTOR_BYTES = 512, /* of /proc/diskstats, regardless of the disk's own */
 };
 
 enum { REAL, SIMULATED, KINDS };
@@ -117,7 +117,8 @@ static double seconds_between(const struct top *t)
 	return t->before.at_ns ? (double)(t->now.at_ns - t->before.at_ns) / (double)NS_PER_S : 0;
 }
 
-/* "1.20 GB/s"; "-" where it is not known yet. What counts anew was started anew. */
+/* "1.20 GB/s"; "-" where it is not known yet. A counter that is lower than before belongs to a program that was
+ * restarted. */
 static void format_rate(char ret[static WORD_BYTES], uint64_t now, uint64_t before, double seconds)
 {
 	snprintf(ret, WORD_BYTES, "-");
@@ -210,7 +211,7 @@ static void print_gpus(const struct top *t, FILE *f, size_t width)
 	table_fini(&table);
 }
 
-/* All that the disk of the store does, whoever asked for it. */
+/* All that the disk of the store does, for any process. */
 static void print_disk(const struct top *t, FILE *f)
 {
 	const bool known = t->now.has_disk && t->before.has_disk;

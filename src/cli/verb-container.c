@@ -42,7 +42,7 @@ static int check_options(const struct invocation *in, const enum option_id *allo
 	return 0;
 }
 
-/* No method of ours does it, so that is told here. */
+/* No method of the daemon does this, so its audit record is written here. */
 static int note_audit(const char *method, const char *container, const char *path, int r)
 {
 	const struct audit_caller caller = { .uid = getuid(), .pid = getpid() };
@@ -193,9 +193,9 @@ int restore_by_engine(const struct invocation *in, struct brumate_error *err)
 
 #define LIBRARY_DIR "/usr/local/lib/brumate"
 
-/* Up from the folder of whatever program it is, to the root. glibc's loader puts that folder in the place of $ORIGIN. musl's,
- * which could load the library but not bind it, and would not start the program, looks for the name as it is, finds nothing
- * and goes on. */
+/* Up from the folder of any program to the root. glibc's loader replaces $ORIGIN by that folder. musl's loader could
+ * load the library but not bind it, and would not start the program; but it takes the name as it is, finds nothing, and
+ * goes on. */
 #define UP4	"/../../../.."
 #define TO_ROOT "$ORIGIN" UP4 UP4 UP4 UP4 UP4
 

@@ -110,7 +110,7 @@ enum { GRACE_MS_DEFAULT = 10000 };
 typedef int (*operand_fn)(const struct invocation *in, json_t *parameters, const char *word,
 			  struct brumate_error *err);
 
-/* Calls @fn for each operand, in order: failures are told in it, and the first gives the exit code. */
+/* Calls @fn for each operand, in order. Failures are printed in that order, and the first gives the exit code. */
 static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *parameters,
 			    struct brumate_error *err)
 {

@@ -27,7 +27,7 @@
 #include "service/kubelet.h"
 #include "service/snapshot-control.h"
 
-/* What is done with a pod, and what came of it so far. */
+/* What is done with a pod, and the results so far. */
 struct pod_task {
 	const struct invocation *in;
 	struct service_pod_name name;
@@ -152,7 +152,7 @@ static int suspend_container(struct pod_task *t, const struct service_pod_contai
 	return leave_alone(t, c->name, "it has no GPU state");
 }
 
-/* Lets a container go on that was suspended for nothing. */
+/* Resumes a container, as not all of its pod could be suspended. */
 static int take_back(const struct pod_task *t, json_t *one, struct brumate_error *err)
 {
 	const char *job = text_of(one, "job"), *name = text_of(one, "container");
@@ -210,7 +210,8 @@ static int resume_container(struct pod_task *t, const struct service_pod_contain
 	return operate(t, c, "Resume", REQUEST_RESUME, false, err);
 }
 
-/* As many as can be, in order: failures are told in it, and the first gives the exit code. Ctrl-C ends it. */
+/* Calls @fn for as many as can be, in order. Failures are printed in that order, and the first gives the exit code.
+ * Ctrl-C ends it. */
 static int for_each_container(struct pod_task *t,
 			      int (*fn)(struct pod_task *t, const struct service_pod_container *c,
 					struct brumate_error *err),
@@ -383,7 +384,7 @@ static uint64_t bytes_of_archives(const struct pod_task *t)
 	return bytes;
 }
 
-/* One after the other. What was saved before one that fails is printed all the same. */
+/* One after the other. What was saved before one that fails is printed nevertheless. */
 static int checkpoint_pod(struct pod_task *t, struct brumate_error *err)
 {
 	auto_(kubelet_fini) struct kubelet k = KUBELET_EMPTY;
@@ -464,9 +465,10 @@ static int set_suspended(const struct invocation *in, const struct service_pod_n
 /*
  * ---- watch ----
  *
- * What annotations of the pods of this node ask for, as long as it runs. The kubelet has no way to tell of changes, so it is
- * asked every few seconds. A pod without the annotation is never touched, and neither is any while the kubelet cannot be
- * asked. What was done for a pod is not done again until it wants another thing, or a container of it has begun anew.
+ * What annotations of the pods of this node ask for, as long as it runs. The kubelet has no way to tell of changes, so
+ * it is asked every few seconds. A pod without the annotation is never touched, and neither is any while the kubelet
+ * cannot be asked. What was done for a pod is not done again until it wants another thing, or one of its containers was
+ * restarted.
  */
 
 enum { INTERVAL_MS = 5000, TEXT_BYTES = 600 };

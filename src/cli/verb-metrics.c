@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * `brumate metrics`: looks, and writes to standard output, to a file for node_exporter, or as the answer to one HTTP
- * request whose connection is standard input and output. Who is not known to be the owner gets no names of jobs.
+ * request whose connection is standard input and output. A client that is not known to be the owner gets no names of
+ * jobs.
  */
 #include "cli/client.h"
 #include "cli/command.h"

@@ -52,7 +52,7 @@ static int export_to_special(const char *path, json_t *p, struct brumate_error *
 	return r;
 }
 
-/* The file appears when it is whole: written beside it under another name. */
+/* The file appears when it is whole: it is written under another name in the same directory. */
 static int export_to_file(const char *path, json_t *p, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;

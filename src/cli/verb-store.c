@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * `brumate verify`, `prune` and `gc`: the care of checkpoints. Every byte of them and every file that is not as
- * it was written; letting them go by a rule; what interrupted writers left.
+ * `brumate verify`, `prune` and `gc`: the care of checkpoints. They check every byte and every file, remove checkpoints
+ * by a rule, and remove what interrupted writers left.
  */
 #include "cli/arguments.h"
 #include "cli/client.h"
@@ -139,7 +139,7 @@ static void print_ids(FILE *f, json_t *ids)
 		fprintf(f, "%s\n", json_string_value(id));
 }
 
-/* Shows at a terminal what the rule lets go, and asks whether it is to go. */
+/* Shows at a terminal what the rule would remove, and asks whether to do it. */
 static int ask_to_prune(json_t *p, struct brumate_error *err)
 {
 	auto_json json_t *question = json_copy(p), *would = NULL;

@@ -69,7 +69,7 @@ DEFINE_AUTO_FINI(struct several, several_fini)
  * @ret: zeros before; the operands of @in are borrowed from it
  *
  * Without these options @in stays as it is. That --all finds none is said on standard error and is no failure.
- * Errors to act on: -EINVAL (operands beside them), -ENOENT (--latest finds none).
+ * Errors to act on: -EINVAL (operands next to them), -ENOENT (--latest finds none).
  */
 int several_choose(struct several *ret, struct invocation *in, const char *states,
 		   const char *choice, struct brumate_error *err);
