@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * A checkpoint that a member of the job asks for (`checkpoint --self`). A connection to this shim is a socket to outside
- * the job, with which the job cannot be saved: the caller is answered at once, and the checkpoint begins when its
- * process has gone. How it went is told by a symbolic link in the job's directory: readlink(2) opens no file, so the
+ * A checkpoint that a member of the job asks for (`checkpoint --self`). A connection to this shim is a socket to
+ * outside the job, with which the job cannot be saved: the caller is answered at once, and the checkpoint begins when
+ * its process has gone. A symbolic link in the job's directory holds the result: readlink(2) opens no file, so the
  * member that waits may be frozen at any moment. It owns that link.
  */
 #include "shim/shim.h"

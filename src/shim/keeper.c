@@ -175,7 +175,7 @@ static void take_client(struct keep *k)
 		k->clients[k->n_clients++] = fd;
 }
 
-/* Waits once, and serves who has something to say. Returns how many had, or -1. */
+/* Waits once, and serves the clients that sent something. Returns how many descriptors were ready, or -1. */
 static int round_of(struct keep *k, int timeout_ms)
 {
 	struct pollfd fds[2 + CLIENTS_MAX] = { { .fd = SOCKET_FD, .events = POLLIN },
@@ -200,7 +200,7 @@ static int round_of(struct keep *k, int timeout_ms)
 	return ready;
 }
 
-/* Who looks whether there is a keeper asks for this lock (job/job.h), and reads in it which process it is. */
+/* A process that looks for a keeper tries to take this lock (job/job.h), and reads in its file which process has it. */
 static int take_lock(const char *dir)
 {
 	auto_free char *path = dir ? path_format("%s/" JOB_KEEPER_LOCK, dir) : NULL;
@@ -214,7 +214,7 @@ static int take_lock(const char *dir)
 	return fd;
 }
 
-/* A container needs somebody only as long as it is being checkpointed. */
+/* A container needs a successor of its helper only while it is being checkpointed. */
 static bool wants_next(const struct keep *k)
 {
 	auto_free char *note = k->is_container ? path_format("%s/" KEEPER_HEIR_NOTE, k->dir) : NULL;
@@ -246,7 +246,7 @@ static void call_next_shim(struct keep *k)
 	k->pause_ms = 2 * k->pause_ms < PAUSE_MS_MAX ? 2 * k->pause_ms : PAUSE_MS_MAX;
 }
 
-/* How long to wait for somebody to say something. */
+/* How long to wait for a message. */
 static int patience_ms(const struct keep *k, bool met)
 {
 	if (!met)
@@ -278,7 +278,7 @@ int keep_run(const char *dir, bool is_container)
 	limits_raise_files();
 	limits_lower_score();
 	reserve_fill();
-	/* Who started it connects at once. */
+	/* The program that started the keeper connects at once. */
 	while ((ready = round_of(&k, patience_ms(&k, met))) >= 0) {
 		if (!met && !ready && !k.n_clients)
 			break;

@@ -119,7 +119,7 @@ static void look(struct shim *s)
 
 	if (!m->log || stat(m->log, &st) < 0 || !S_ISREG(st.st_mode))
 		return;
-	if ((uint64_t)st.st_size < m->size) { /* somebody truncated it: what was marked is gone */
+	if ((uint64_t)st.st_size < m->size) { /* it was truncated: what was marked is gone */
 		if (truncate(m->path, 0) < 0)
 			return;
 		m->size = m->n = 0;

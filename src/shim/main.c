@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * brumate-shim --ready-fd N JOBDIR lives as long as its job does, or somebody is connected. The first command
- * about a job starts it. Where the shim of a job has died, the next command starts another, which takes the job
- * over.
+ * brumate-shim --ready-fd N JOBDIR lives as long as its job, or as a client is connected. The first command about a job
+ * starts it. Where the shim of a job has died, the next command starts another, which takes the job over.
  */
 #include "shim/shim.h"
 
@@ -114,7 +113,7 @@ static bool was_reaped_here(struct watch *w)
 }
 
 /* Tells how a root ended that is not our child. As long as it is a zombie, /proc says so. Later the init of its
- * namespace has noted it, or the kernel has. Returns 0, or -errno where that cannot be told yet. */
+ * namespace has noted it, or the kernel has. Returns 0, or -errno if it is not known yet. */
 static int foreign_exit_code(struct watch *w, int *ret)
 {
 	auto_free char *path = path_format("%s/%s", w->shim->job.dir, JOB_NAMESPACE_STATUS);
@@ -188,7 +187,7 @@ static bool is_needed(struct watch *w, int *ret_wait_ms)
 	return left_ms > 0;
 }
 
-/* The vault is of no use once the job is over; until then the keeper is to hold its file descriptors too. */
+/* The vault is useless once the job is over; until then the keeper is to hold its file descriptors too. */
 static void look_after_vault(struct watch *w)
 {
 	struct shim *s = w->shim;

@@ -68,7 +68,7 @@ void shim_note_progress(struct shim *s, const struct progress_sample *sample)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* Who called for an operation, and whose operation it is. */
+/* The call that asked for an operation, and the shim that runs it. */
 struct watcher {
 	struct shim *shim;
 	struct wire_call_context *call;
@@ -143,8 +143,8 @@ static int open_image(struct op *op, json_t *parameters, struct brumate_error *e
 	return remote_restore_open(&op->restore.remote, &what, url, remote, err);
 }
 
-/* Runs an operation that has begun, ends it, and replies with its summary. The next one may be under way by the time
- * of the reply, so nothing is made of a caller who has gone. */
+/* Runs an operation that has begun, ends it, and replies with its summary. The next one may be under way by the time of
+ * the reply, so it does not matter if the caller has hung up. */
 static int run_op(struct shim *s, struct op *op, const struct operation *what,
 		  struct wire_call_context *call, struct brumate_error *err)
 {
@@ -627,7 +627,7 @@ static json_t *count_pieces(struct datapath *d, struct datapath_agent *a)
 	return r < 0 ? json_null() : json_integer((json_int_t)n);
 }
 
-/* How much device memory of each process goes by the data path, and how much by the driver; as its agent tells. */
+/* How much device memory of each process the data path moves, and how much the driver, as its agent reports. */
 static json_t *memory_to_json(struct op *op)
 {
 	json_t *list = json_array();

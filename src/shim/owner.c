@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * A job that somebody wants for as long as they live, as the one of `brumate bench`: once that process has gone,
- * however it ended, the job is ended, and its record, its log and its checkpoint are removed. A pidfd tells; an
+ * A job that lives as long as another process, its owner, such as `brumate bench`: once that process has gone, however
+ * it ended, the job is ended, and its record, its log and its checkpoint are removed. A pidfd reports the end; an
  * operation under way ends first, as its caller has hung up.
  */
 #include "shim/shim.h"

@@ -24,7 +24,7 @@
 /* A job that has run for a minute is to find its memory ready, one that ends soon is to cost nothing. */
 enum {
 	FIRST_MS = 10000,
-	AGAIN_MS = 3000, /* after an operation, before what is still pinned is let go of */
+	AGAIN_MS = 3000, /* after an operation, before what is still pinned is released */
 	HUNG_UP_MS = 100,
 	EVERY_MS = 30000,
 	LITTLE_MOST_MS = 600000,
@@ -64,7 +64,7 @@ int prepare_fd(const struct shim *s)
 	return s->prepare.task.state == TASK_WORKING ? -1 : s->prepare.kept_fd;
 }
 
-/* What the thread was told: which GPUs are open, and whether nobody needs to listen. */
+/* Takes the broker's answer from the thread: announces the GPUs that are open, or stops listening if there are none. */
 static void take_answer(struct shim_prepare *p)
 {
 	if (!p->answered)
@@ -122,7 +122,8 @@ static int compare_pids(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
-/* Whether whoever of them uses a GPU asks for what is held of its memory. */
+/* Whether all processes of the tree that have an agent would ask for the device memory that is held; false if there are
+ * none. */
 static bool all_ask_for_room(const struct shim_prepare *p, const struct proc_tree *tree)
 {
 	auto_close int dir_fd = p->room.at.dir ? agent_dir_open(p->room.at.dir) : -1;
@@ -217,7 +218,7 @@ void prepare_due(struct shim *s)
 	if (read(p->fd, &times, sizeof(times)) < 0 || p->task.state == TASK_WORKING)
 		return;
 	task_join(&p->task);
-	/* Who has little is looked at ever more seldom. */
+	/* Processes that have little are looked at less and less often. */
 	p->pause_ms = p->little && p->pause_ms >= EVERY_MS && p->pause_ms < LITTLE_MOST_MS
 			      ? p->pause_ms * 2
 			      : EVERY_MS;
@@ -228,7 +229,7 @@ void prepare_due(struct shim *s)
 	set_timer(p, true);
 	if (busy)
 		return;
-	/* Before the broker opens any: somebody may miss the memory at once. */
+	/* Before the broker opens any: a process may need the memory at once. */
 	p->listens = p->may_open && room_listen(&p->room.at);
 	task_start(&p->task, look, s);
 }

@@ -69,7 +69,7 @@ struct pruning {
 	const char *job, *dir;
 };
 
-/* The record is read anew for each, as an operation may have changed it meanwhile. */
+/* The record is read again for each, as an operation may have changed it meanwhile. */
 static const char *needed_for(void *arg, const char *id)
 {
 	const struct pruning *p = arg;
@@ -187,7 +187,7 @@ void schedule_due(struct shim *s)
 	uint64_t times;
 
 	if (read(s->timer.fd, &times, sizeof(times)) < 0)
-		return; /* the timer was set anew meanwhile */
+		return; /* the timer was set again meanwhile */
 	if (s->timer.task.state == TASK_WORKING) {
 		log_info("a scheduled checkpoint is skipped: the last one is still at work");
 		return;

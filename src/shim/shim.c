@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Who uses the record, the main thread or an operation, and how the end of the job gets into it. */
+/* The use of the record, by the main thread or by an operation, and how the end of the job gets into it. */
 #include "shim/shim.h"
 
 #include <assert.h>
@@ -147,7 +147,7 @@ void shim_settle(struct shim *s)
 		const struct shim_exit *e = find_exit(s, job->root.pid);
 
 		if (!e && !proc_is_gone(job->root))
-			return; /* a zombie; when it is reaped, shim_note_exit() is told how it ended */
+			return; /* a zombie; when it is reaped, shim_note_exit() gets its status */
 		if (go_on_with_orphan(s, e))
 			return;
 		job->exit_code = s->command_ended ? s->command_code

@@ -48,7 +48,7 @@ struct shim {
 	const char *busy;     /* kind of the operation under way; NULL: none */
 	atomic_bool ending;   /* it will end soon: it is done, or its caller has gone */
 	json_t *unsaved; /* under the lock, while that is tried again: a record that is not on disk yet, as a Job; owned */
-	json_t *progress; /* under the lock: its Progress, as last told; owned, NULL: not told yet */
+	json_t *progress; /* under the lock: its Progress, as last reported; owned, NULL: not reported yet */
 	pthread_cond_t freed; /* busy has become NULL; waits by CLOCK_MONOTONIC */
 	struct shim_exit {
 		pid_t pid;
@@ -64,7 +64,7 @@ struct shim {
 	struct shim_mend mend;
 	struct shim_timer {
 		int fd;	      /* timerfd, readable when a checkpoint is due; -1: there is none */
-		bool changed; /* under the lock: the timer is to be set anew */
+		bool changed; /* under the lock: the timer is to be set again */
 		atomic_bool stop;      /* the checkpoint is to be given up */
 		struct shim_task task; /* makes it */
 	} timer;
@@ -78,7 +78,7 @@ struct shim {
 		size_t n_pids;
 		bool little;	 /* they have too little for it */
 		bool may_open;	 /* GPUs for that */
-		bool listens;	 /* so does somebody who may miss the memory that this takes */
+		bool listens;	 /* processes that may need the memory which this takes can ask for it */
 		bool gives_back; /* GPUs were open, and are to be no more */
 		bool asked, answered;
 		struct broker_prepared answer;
@@ -110,10 +110,10 @@ extern const size_t shim_n_methods;
  * moment for an operation under way, as callers read its end in the record just before shim_end(), and 10 s for one that is
  * done, or whose caller has gone. -EBUSY. */
 int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate_error *err);
-/** As shim_begin(), but waits for the operation under way until it ends, or until who calls hangs up: -ECANCELED. */
+/** Like shim_begin(), but waits for the operation under way until it ends, or until the caller hangs up: -ECANCELED. */
 int shim_begin_after(struct shim *s, const char *kind, unsigned states,
 		     const struct wire_call_context *call, struct brumate_error *err);
-/** As shim_begin(), for the main loop, which waits for nobody. */
+/** Like shim_begin(), but never waits, for the main loop. */
 int shim_begin_now(struct shim *s, const char *kind, unsigned states, struct brumate_error *err);
 /** Notes how far the operation under way is, for who asks. */
 void shim_note_progress(struct shim *s, const struct progress_sample *sample);
@@ -192,8 +192,7 @@ void mend_job(struct shim *s, const char *kind);
  * would end with this shim. The caller has the lock, or the operation. */
 bool mend_wants_keeper(const struct shim *s);
 
-/** Sees to it, as far as possible, that somebody starts the next shim where this one dies over the operation that has
- * begun. */
+/** Tries to get a keeper, which starts the next shim if this one dies during the operation that has begun. */
 void mend_secure(struct shim *s);
 
 void mend_init(struct shim *s);
@@ -238,9 +237,9 @@ void prepare_fini(struct shim *s);
 
 /* ---- device memory that the broker takes for that, room.c ---- */
 
-/** The main loop calls it when somebody connects. */
+/** The main loop calls it when a process connects. */
 void room_asked(struct shim *s);
-/** Whether no thread is at work for who has connected. */
+/** Whether no thread is at work for a process that connected. */
 bool room_settle(struct shim_room *room);
 void room_fini(struct shim_room *room);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * Starting a job's command: a session of the job, stdin from /dev/null, output appended to its log, as its user. Beside
- * what its user gave, it finds in its environment our library and the place where its agent listens. Its parent is
- * brumate-reaper, the root of the job's tree. Between fork and exec only async-signal-safe calls: the shim has threads.
+ * Starting a job's command: a session of the job, stdin from /dev/null, output appended to its log, as its user. In its
+ * environment it finds, in addition to what its user gave, our library and the place where its agent listens. Its
+ * parent is brumate-reaper, the root of the job's tree. Between fork and exec only async-signal-safe calls: the shim
+ * has threads.
  */
 #include "shim/shim.h"
 
@@ -84,7 +85,8 @@ int agent_environment(char ***ret, size_t *ret_own, const struct job *job, char 
 /* ---- a job of the driver ---- */
 
 /* What the vendor's tool wrote into a file of its own goes into one that the reaper holds open, where all processes of
- * the job find it: a descriptor that the command had would be closed by whoever starts processes cleanly. */
+ * the job find it: a descriptor of the command would be closed by programs that close all they have before they start
+ * others. */
 enum { JOB_FILE_FD = 3, TOOL_TIMEOUT_S = 10, PID_DIGITS = 10 };
 static const char job_file_before[] = "=/proc/", job_file_after[] = "/fd/3"; /* JOB_FILE_FD */
 
@@ -258,7 +260,7 @@ static _Noreturn void run_tool(const struct child *c)
 	_exit(EXIT_OURS);
 }
 
-/* Without a file the job starts all the same, and is none of the driver's. */
+/* Without a file the job starts anyway, but is no job of the driver's. */
 static void make_job_file(struct child *c)
 {
 	struct stat st;
