@@ -26,13 +26,13 @@ void job_count(const struct job *j, const struct job_outcome *outcome);
 
 /**
  * The counts (owned), an empty object where there are none, NULL without memory: for each kind of operation "done",
- * "failed" and "cancelled", and of those done "seconds", "standstill_s", "gpu_bytes", "image_bytes" and "last_ms"
- * (when the last ended, in milliseconds since 1970). A job that was suspended stands still until it is resumed:
- * "still_since_ns", by the clock of clock_boot_ns(), beside the kinds.
+ * "failed" and "cancelled", and of those done "seconds", "standstill_s", "gpu_bytes", "image_bytes" and "last_ms" (when
+ * the last ended, in milliseconds since 1970). A job that was suspended stands still until it is resumed:
+ * "still_since_ns", by the clock of clock_boot_ns(), next to the kinds.
  */
 json_t *job_counts(const struct job *j);
 
-/** The same for a checkpoint of a pod: its counts are in the directory "pods" beside the jobs, and stay. */
+/** The same for a checkpoint of a pod: its counts are in the directory "pods" next to the jobs, and stay. */
 void pod_count(const struct job_outcome *outcome);
 
 /** What job_counts() tells, of all checkpoints of pods that were asked for here. */

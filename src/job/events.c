@@ -21,7 +21,8 @@ static atomic_uint n_missed;
 
 /* ---- the file ---- */
 
-/* Of those who find the file full at a time, the one who has its lock and still finds it in its place moves it. */
+/* Several processes may find the file full at once. The one that gets its lock, and finds it still in its place, moves
+ * it. */
 static void rotate(int fd, const char *path, const char *old)
 {
 	struct stat here, there;
@@ -58,7 +59,7 @@ static int open_with_room(void)
 	return open_events(path);
 }
 
-/* Somebody was killed, or the disk was full, in the middle of the line before. */
+/* A writer was killed, or the disk was full, in the middle of the last line. */
 static bool ends_in_half_a_line(int fd)
 {
 	struct stat st;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * What happened to the jobs of this state directory, a JSON object a line. Whoever changes a job appends to it, the
- * shims above all: each event is one write to a file opened for appending, so that nothing is asked of any daemon.
- * An event that cannot be written is left out, and the next one says how many were; no operation fails by it.
+ * What happened to the jobs of this state directory, a JSON object a line. Each process that changes a job appends to
+ * it, mostly shims: each event is one write to a file opened for appending, so that nothing is asked of any daemon. An
+ * event that cannot be written is left out, and the next one says how many were; no operation fails by it.
  */
 #pragma once
 

@@ -580,7 +580,8 @@ int job_set_place(struct job *j)
 }
 
 /* A process of a job that lives in a pid namespace of its own finds other processes by the numbers in the records of
- * jobs outside, or none. A container that was started anew is another namespace as well, in which nobody of the old one lives. */
+ * jobs outside, or none. A container that was restarted is another namespace as well, which has none of the old
+ * processes. */
 static bool is_out_of_sight(const struct job *j)
 {
 	if (!j->pid_ns || j->pid_ns == pidns_own())
@@ -824,8 +825,8 @@ static bool job_has_own_log(const struct job *j)
 	return j->log && own && !strcmp(own, j->log);
 }
 
-/* Whoever is killed meanwhile has removed the job, or has not: its directory goes by one rename. @ret_is_ours: no other
- * was first. 0; 1: what @err names is left of it; -errno. */
+/* Even if we are killed meanwhile, the job is removed or it is not: one rename takes its directory away. @ret_is_ours:
+ * no other was first. 0; 1: what @err names is left of it; -errno. */
 static int remove_record(const struct job *j, bool *ret_is_ours, struct brumate_error *err)
 {
 	auto_free char *jobs = jobs_dir();
@@ -841,7 +842,8 @@ static int remove_record(const struct job *j, bool *ret_is_ours, struct brumate_
 	if (!*ret_is_ours)
 		return errno == ENOENT ? 0 : brumate_fail(err, errno, "%s: %m", j->dir);
 	int r = fault_point("job.removed");
-	/* An operation that began meanwhile may have made it anew; unless it is that of another job of this id. */
+	/* An operation that began meanwhile may have made it again. It stays if it belongs to another job of this
+	 * id. */
 	if (access(j->dir, F_OK) < 0)
 		remove_agent_places(j);
 	if (r == 0)

@@ -88,11 +88,11 @@ int job_release(const struct job *j, struct brumate_error *err);
 /** Whether the process is gone that the job was to end with, so that nobody asks for the job any more. */
 bool job_is_abandoned(const struct job *j);
 
-/** Whether the record names the checkpoint at @path, by whatever path: then it must stay. */
+/** Whether the record names the checkpoint at @path, by this path or another: then it must stay. */
 bool job_names_checkpoint(const struct job *j, const char *path);
 
-/** Milliseconds from @now_ms, by the clock of next_ms, until a checkpoint is due; 0: never. A first time in the past (no
- * shim lived then) is now; one beyond a period (the machine was started anew) is a period away. Pure. */
+/** Milliseconds from @now_ms, by the clock of next_ms, until a checkpoint is due; 0: never. A first time in the past
+ * (no shim lived then) is now; one beyond a period (the machine was restarted) is a period away. Pure. */
 uint64_t schedule_left_ms(const struct job_schedule *schedule, uint64_t now_ms);
 
 /** Summary of the last operation (owned), NULL if there is none. */
@@ -113,7 +113,8 @@ char *job_agent_dir(const struct job *j);
 /** Where those processes go for it: of a copy, they take it for the directory of the job as which they were started. Owned. */
 char *job_agent_place(const struct job *j);
 
-/** Refuses (-EBUSY) where another job that lives has that place, of a copy that is to live beside our own processes. */
+/** Refuses (-EBUSY) where another job that lives has that place, for a copy that is to live next to our own
+ * processes. */
 int job_check_agent_place(const struct job *j, struct brumate_error *err);
 
 /** Puts a link to the directory of a copy in its place. */

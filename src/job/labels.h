@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * What users call their jobs by beside the name: KEY=VALUE, as many as they want. In memory they are the strings
- * "KEY=VALUE", NULL-terminated, ordered by their keys, each of which is there once; in records and on the wire an object.
+ * What users call their jobs by, in addition to the name: KEY=VALUE, as many as they want. In memory they are the
+ * strings "KEY=VALUE", NULL-terminated, ordered by their keys, each of which is there once; in records and on the wire
+ * an object.
  */
 #pragma once
 

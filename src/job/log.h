@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * The file that a job's output is appended to. Its path is the user's: whatever stands there, or has been
- * put there since, is opened with the rights of the job's user, never with ours.
+ * The file that a job's output is appended to. Its path is the user's: any file that is there, or was put there since,
+ * is opened with the rights of the job's user, never with ours.
  */
 #pragma once
 

@@ -246,7 +246,7 @@ static int decode_text(char *ret, size_t room, json_t *o, const char *key,
 	return 0;
 }
 
-/* As decode_text(), of a text that may not be UTF-8. */
+/* Like decode_text(), for a text that may not be UTF-8. */
 static int decode_path(char *ret, size_t room, json_t *o, const char *key,
 		       struct brumate_error *err)
 {

@@ -41,7 +41,7 @@ bool job_state_is_passing(enum job_state state);
 
 enum { JOB_ID_BYTES = 16, JOB_NAME_BYTES = 64, JOB_MESSAGE_BYTES = 512, JOB_EXIT_UNKNOWN = -1 };
 
-/** Who moves the job's device memory. */
+/** The program that moves the job's device memory. */
 enum job_data_path {
 	JOB_DATA_DRIVER, /* the driver alone */
 	JOB_DATA_BROKER, /* the broker, as far as the job's agents manage it; the driver what is left */

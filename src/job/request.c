@@ -228,7 +228,7 @@ static const char *compress_word(const enum conf_compress *how)
 	return chunks_compress_word((enum chunks_compress) * how);
 }
 
-/* What @conf says of @o, as a parameter (owned). NULL: it says what a shim does without the parameter. */
+/* What @conf says of @o, as a parameter (owned). NULL: it says what a shim does if the parameter is missing. */
 static json_t *option_default(const struct request_option *o, const struct brumate_conf *conf)
 {
 	const void *from = (const char *)conf + o->conf;

@@ -52,7 +52,7 @@ struct request {
 	bool unnamed; /* nobody asked for just this @id: where it is taken, the next one will do */
 	char id[MANIFEST_ID_BYTES]; /* of the checkpoint to be made */
 	char dir[PATH_MAX];	    /* the store it goes to, absolute */
-	/* As chunks_parse_compress() takes it; "": not given. */
+	/* The text that chunks_parse_compress() takes; "": not given. */
 	char compress[REQUEST_COMPRESS_BYTES];
 	struct store_key key; /* of the checkpoint; id "": not given */
 	/* Absolute path of a key that is read when it is needed; "": not given. */
@@ -106,8 +106,8 @@ int request_add_defaults(json_t *picked, unsigned where, struct brumate_error *e
 /** Adds the same to a request that was decoded without defaults. */
 void request_configure(struct request *r, unsigned where, const struct brumate_conf *conf);
 
-/** Reads a request for @where from @parameters, and wipes the key there. @ret: zeros before; whatever is
- * returned, request_fini() is for the caller. -EINVAL. */
+/** Reads a request for @where from @parameters, and wipes the key there. @ret: zeros before; the caller calls
+ * request_fini() even after a failure. -EINVAL. */
 int request_decode(struct request *ret, unsigned where, json_t *parameters,
 		   struct brumate_error *err);
 
