@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * Reserved addresses for our own mappings. What is let go is kept for the next that wants as many, which
- * spares the driver two calls, and with it the memory that was there, as long as that is little, which
- * spares it two more. Nothing is mapped there meanwhile: use after free faults as ever, and whoever asks is
- * told what is told of addresses that nobody has. What the program wants to reserve itself comes first, and
- * so does memory that it wants elsewhere.
+ * Reserved addresses for our own mappings. A range that is released is kept for the next mapping of the same length,
+ * which saves two calls of the driver. If the memory that was mapped there is small, it is kept as well, which saves
+ * two more. Nothing is mapped there meanwhile: use after free faults as ever, and questions about such an address get
+ * the answer for an unused one. What the program wants to reserve itself comes first, and so does memory that it wants
+ * elsewhere.
  */
 #include <stdlib.h>
 
@@ -12,10 +12,10 @@
 #include "interpose/core/memory.h"
 
 /*
- * A program may free some hundreds of blocks before it allocates as many again; to look through so many for
- * a length is little beside two calls of the driver. Of the 128 TiB of addresses that a process has 16 GiB
- * are nothing to it. What is longer than 1 GiB has many pieces to be filled with, where two calls do not
- * count; and a few such ranges would drive all others out.
+ * A program may free some hundreds of blocks before it allocates as many again; to look through so many for a length is
+ * cheap compared with two calls of the driver. 16 GiB are next to nothing of the 128 TiB of addresses that a process
+ * has. What is longer than 1 GiB has many pieces to be filled with, where two calls do not count; and a few such ranges
+ * would drive all others out.
  */
 #define SPARES_MAX	 256
 #define SPARE_BYTES_MAX	 (16ull << 30)
@@ -97,7 +97,7 @@ bool addresses_drop_all(void)
 	return addresses_drop(0, SIZE_MAX);
 }
 
-/* With the lock: the memory of a device that was let go first, where more than @most_bytes is kept; NULL. */
+/* With the lock: the memory of a device that was released first, where more than @most_bytes is kept; NULL. */
 static struct piece *take_oldest_memory(int ordinal, uint64_t most_bytes)
 {
 	struct spare *oldest = NULL;
@@ -187,7 +187,7 @@ int addresses_reserve(uint64_t *ret, size_t bytes)
 	return addresses_reserve_with(ret, &none, bytes, NO_DEVICE);
 }
 
-/* With the lock: those that were let go first have to go. */
+/* With the lock: takes out those that were released first. */
 static struct spare *take_oldest_spares(void)
 {
 	struct spare *gone = NULL;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * The agent: one thread that listens on a socket in the job's directory and serves whoever is root or
- * the job's own user, one connection at a time. At rest it is blocked and its socket is all that we
- * have open in the process. A program that closes the socket ends the agent, and nothing else. Only while it closes the gate together
- * with other members does a second thread answer those.
+ * The agent: one thread that listens on a socket in the job's directory and serves root and the job's own user, one
+ * connection at a time. At rest it is blocked and its socket is all that we have open in the process. A program that
+ * closes the socket ends the agent, and nothing else. Only while it closes the gate together with other members does a
+ * second thread answer those.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -136,7 +136,7 @@ static unsigned int count_away(void)
 	return n;
 }
 
-/* The first piece that others have of whom nobody knows, or who are not of this job. With the lock. */
+/* The first piece that unknown processes have, or processes of another job. With the lock. */
 static const struct piece *find_shared(char how[static AGENT_TEXT_BYTES])
 {
 	const struct piece *piece = NULL;
@@ -315,7 +315,7 @@ static void describe_piece(const struct piece *piece, struct agent_piece *ret)
 		     (piece->shared ? AGENT_PIECE_SHARED : 0);
 }
 
-/* A piece that was freed is in the table until its last user lets go. */
+/* A piece that was freed is in the table until its last user releases it. */
 static bool is_in_use(const struct piece *piece)
 {
 	return piece->bytes && (piece->mappings || piece->refs);
@@ -522,7 +522,7 @@ struct batch {
 	bool no_room;
 };
 
-/* Lets go of those that are the process's own now; true if there were some. */
+/* Unpins the pieces that are the process's own now, and takes them out of the batch; true if there were some. */
 static bool drop_owned(struct batch *batch)
 {
 	size_t left = 0, n = batch->n;
@@ -759,8 +759,8 @@ static void serve_connection(int fd)
 		end_alone();
 }
 
-/* Who has no number here comes from outside of our user namespace and our pid namespace: to open a socket of ours all the same
- * takes the rights of root there. */
+/* A peer without a number here is outside of our user namespace and our pid namespace. To open a socket of ours
+ * nevertheless it needs the rights of root there. */
 static bool is_from_outside(const struct ucred *peer)
 {
 	return peer->uid == OVERFLOW_UID && peer->pid == 0;
@@ -774,8 +774,8 @@ static bool may_ask(int fd)
 	       (peer.uid == 0 || peer.uid == geteuid() || is_from_outside(&peer));
 }
 
-/* Whether accepting may go well the next time. Somebody waits, while the program has no descriptor left:
- * that is looked at again now and then, since nothing tells when it has. */
+/* Whether accepting may go well the next time. If the program has no descriptor left while a client waits, it is tried
+ * again after a pause, since no event says when it has one. */
 static bool accept_may_pass(int error)
 {
 	const struct timespec pause = { .tv_nsec = 50 * NS_PER_MS };
@@ -806,7 +806,7 @@ static bool asks_as_neighbour(int fd)
 	       is_of_neighbour(&request);
 }
 
-/* Whoever asks for something else waits as it would for the agent's thread. */
+/* A client that asks for something else waits until the agent's thread is free. */
 static void serve_neighbour(int conn)
 {
 	struct pollfd p[] = { { .fd = lender_told, .events = POLLIN },
@@ -882,8 +882,8 @@ static bool job_is_held(void)
 
 static int listen_at_address(void);
 
-/* Who clears /tmp takes the file of the socket away, and no event tells of that: it is looked for now and then. The shim
- * makes the directory anew. */
+/* If /tmp is cleared, the file of the socket is gone, and no event says so: it is looked for now and then. The shim
+ * makes the directory again. */
 static void listen_again(void)
 {
 	if (access(address.sun_path, F_OK) == 0 || errno != ENOENT)
@@ -934,7 +934,7 @@ static int address_of(struct sockaddr_un *ret, const char *dir, int pid)
 	return n < 0 || (size_t)n >= sizeof(ret->sun_path) ? -ENAMETOOLONG : 0;
 }
 
-/* Directories of agents are named by the ids of their jobs, hexadecimal, and lie beside each other. */
+/* Directories of agents are named by the ids of their jobs, hexadecimal, and are in one folder. */
 uint32_t neighbour_here(void)
 {
 	const char *dir = getenv(AGENT_DIR_VARIABLE), *slash = dir ? strrchr(dir, '/') : NULL;

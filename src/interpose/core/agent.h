@@ -50,7 +50,7 @@ void agent_lend_no_more(void);
 
 /* ---- operations that lend.c does ---- */
 
-/** A request as received: checked for size and count, its descriptors owned by whoever received it. */
+/** A request as received: checked for size and count, its descriptors owned by the code that received it. */
 struct agent_job {
 	const struct agent_request *request;
 	int fds[AGENT_PIECES_MAX]; /* received, or to be sent: closed by the caller */

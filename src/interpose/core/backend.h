@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * What memory in pieces asks of the vendor's driver: the only way from here to there. A folder beside this
- * one, which stands where the vendor's driver stands, implements it and is linked with it: plain functions of
- * one library, as the program allocates by way of them.
+ * What memory in pieces asks of the vendor's driver: the only way from here to there. A folder next to this one, which
+ * takes the place of the vendor's driver, implements it and is linked with it: plain functions of one library, as the
+ * program allocates by way of them.
  *
  * Results are 0; or -errno, where this folder makes or acts on the failure; or the driver's own number,
  * which is positive. -ENOMEM: no room. -EINVAL: not allowed with these arguments. -ESHUTDOWN: the driver has
@@ -32,7 +32,7 @@ struct access {
 };
 enum { ACCESS_NONE = 0, ACCESS_READ_WRITE = 3 };
 
-/** The driver's own number for a result, to be told to whoever asked. */
+/** The driver's own number for a result, for the agent's reply. */
 int backend_number(int result);
 
 /* ---- devices ---- */

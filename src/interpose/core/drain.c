@@ -8,13 +8,13 @@
  *
  * Calls that are let through may be long and have nothing to do with what the others wait for: members that are
  * independent would hardly ever be idle at once. So there are times for it, which each counts from when it is asked, as
- * all are at a time (the clock of a restored process is another than the shim's): first
- * none is let through, then for a while they are, then for half as long they are not, then twice as long, and so
- * on. Members that are independent become idle as soon as such a pause is longer than their work; members in
- * lockstep take about one and a half times what they need. In the first half
- * of a turn those who are behind catch up, one call after the other. In the second half a member that has become idle
- * stays so for a moment before it lets a call through: that call may be what the kernels of all others wait for, and
- * the first that becomes idle by it would otherwise be busy again before the last is idle, again and again.
+ * all are at a time (the clock of a restored process is another than the shim's): first none is let through, then for a
+ * while they are, then for half as long they are not, then twice as long, and so on. Members that are independent
+ * become idle as soon as such a pause is longer than their work; members in lockstep take about one and a half times
+ * what they need. In the first half of a turn the members that are behind catch up, one call after the other. In the
+ * second half a member that has become idle stays so for a moment before it lets a call through: that call may be what
+ * the kernels of all others wait for, and the first that becomes idle by it would otherwise be busy again before the
+ * last is idle, again and again.
  *
  * The same happens within a process that uses several GPUs: work on one waits for work on another that is held back,
  * and so may a thread that waits in the driver. So where some contexts are idle and others do not become so, a few
@@ -61,7 +61,7 @@ struct look {
 	atomic_uint refs;
 	atomic_bool done, given_up;
 	atomic_int
-		failed; /* in the first context where something has gone wrong for good; 0: nowhere */
+		failed; /* of the first context with a permanent error; 0: none */
 	size_t n;
 	atomic_size_t n_begun, n_idle; /* contexts: one thread waits for each */
 	void *contexts[];
@@ -266,7 +266,7 @@ static bool become_busy(struct members *m)
 struct drain {
 	struct members members;
 	struct look *look; /* under way */
-	bool look_is_old; /* somebody was in the driver since it began: it can only tell who is busy */
+	bool look_is_old; /* a thread was in the driver since it began: it can only show that contexts are busy */
 	bool idle;	  /* our bit is not set */
 	int failed;	  /* as the last look found it */
 	uint64_t idle_ns; /* since when */
@@ -297,7 +297,7 @@ static void end_look(struct drain *d)
 	become_idle(&d->members);
 }
 
-/* Nothing may wait for work during a capture, nor cut it in two, so it is let go on to its end. */
+/* Nothing may wait for work during a capture, nor cut it in two, so the gate is open until the capture ends. */
 static int let_capture_end(struct drain *d)
 {
 	int r;
@@ -308,7 +308,7 @@ static int let_capture_end(struct drain *d)
 	return r < 0 ? r : gate_close();
 }
 
-/* Busy: on towards idle, as far as that goes without waiting. */
+/* Busy: takes the next steps towards idle that need no waiting. */
 static int step_busy(struct drain *d)
 {
 	int r = 0;

@@ -38,7 +38,7 @@ _Static_assert(!offsetof(struct record, depth), "entry-x86_64.S has it so");
 
 enum {
 	CLOSED = 1u << 0,
-	FENCED = 1u << 1, /* no membarrier here: whoever enters or leaves makes a fence itself */
+	FENCED = 1u << 1, /* no membarrier here: a thread that enters or leaves makes a fence itself */
 	TICKET = 1u << 2, /* and above: counts the calls that were let through while it is closed */
 };
 
@@ -54,7 +54,7 @@ static atomic_uint tickets; /* how many of them may pass: 0 or 1 */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct record *records;
-static bool prepared, told; /* under the lock; told: of the end of each thread */
+static bool prepared, told; /* under the lock; the second: end_thread() runs at the end of each thread */
 static pthread_key_t ending;
 
 __thread struct record *gate_self __attribute__((tls_model("initial-exec")));
@@ -282,7 +282,7 @@ static bool somebody_inside(void)
 	return inside;
 }
 
-/* Makes all threads pass a fence. It registers anew each time, as a restored process may have lost the registration. */
+/* Makes all threads pass a fence. It registers each time, as a restored process may have lost the registration. */
 static int fence_all(void)
 {
 	int r;
@@ -334,7 +334,7 @@ bool gate_holds_back(void)
 void gate_let_through(void)
 {
 	atomic_store(&tickets, 1);
-	atomic_fetch_add(&gate_state, TICKET); /* who is about to wait does not */
+	atomic_fetch_add(&gate_state, TICKET); /* a thread that is about to wait sees the change and does not */
 	futex(&gate_state, FUTEX_WAKE, 1, NULL);
 }
 

@@ -13,10 +13,10 @@ void gate_leave(void);
 /** Waits while the gate is closed, in the middle of a call that has not begun its work. */
 void gate_pass(void);
 
-/** Exempts the calling thread (the agent) from the gate for good. */
+/** Exempts the calling thread (the agent) from the gate permanently. */
 void gate_exempt(void);
 
-/** Closes it: whoever comes is held back. Threads may still be inside. -EBUSY: it is closed. */
+/** Closes it: threads that arrive are held back. Threads may still be inside. -EBUSY: it is closed. */
 int gate_close(void);
 /** The same without the fence, before anybody can be inside but callers that are to gate_pass(). */
 void gate_hold(void);
@@ -34,7 +34,7 @@ bool gate_holds_back(void);
 /** Lets one call in, of a thread that waits or comes. Once at a time: until gate_is_empty(). */
 void gate_let_through(void);
 
-/** Takes the ticket of gate_let_through() back; false: somebody has used it. */
+/** Takes the ticket of gate_let_through() back; false: a thread has used it. */
 bool gate_take_back(void);
 
 /** A count of what may have changed here, and a wait until it is no longer @seen: threads that came or left,
@@ -46,14 +46,14 @@ void gate_wake_closer(void);
 /* ---- drain.c ---- */
 
 /**
- * Closes the gate, which is open, at a moment when no thread is inside, all contexts of the process are idle,
- * no stream is being captured, and the same is so for all members of the job. @fd is of a struct agent_drain
- * (wire/agent.h), in which this process is @member; -1: there are no others. Returns 0; or -ETIMEDOUT, -errno,
- * and then the gate is open again and @why, which is static, says what it waited for. @ret_failed: what is wrong
- * with a context for good (backend_is_lasting(), -ESHUTDOWN); 0: nothing.
+ * Closes the gate, which is open, at a moment when no thread is inside, all contexts of the process are idle, no stream
+ * is being captured, and the same is so for all members of the job. @fd is of a struct agent_drain (wire/agent.h), in
+ * which this process is @member; -1: there are no others. Returns 0; or -ETIMEDOUT, -errno, and then the gate is open
+ * again and @why, which is static, says what it waited for. @ret_failed: the permanent error of a context
+ * (backend_is_lasting(), -ESHUTDOWN); 0: none.
  */
 int drain(unsigned int member, int fd, uint64_t deadline_ns, int *ret_failed, const char **why);
 
-/** Whether other members of the job still wait with drain() here for all to be idle: until then none has closed its gate for
- * good. Only where agent_lend_meanwhile() has been called. */
+/** Whether other members of the job still wait with drain() here for all to be idle: until then none has closed its
+ * gate permanently. Only where agent_lend_meanwhile() has been called. */
 bool drain_waits(void);

@@ -185,7 +185,8 @@ static bool is_of_this_job(const struct agent_request *request)
 	return request->ids[LEND_JOB] == neighbour_here();
 }
 
-/* As find_loan(), but the piece is pinned, and counted where it leaves the job. Returns false for nothing, or an error. */
+/* Like find_loan(), but the piece is pinned, and counted where it leaves the job. Returns false for nothing, or an
+ * error. */
 static bool next_to_lend(const struct agent_request *request, struct loan *ret, int *ret_error)
 {
 	memory_lock();
@@ -208,7 +209,7 @@ static void count_back(struct piece *piece)
 		piece->lent--;
 }
 
-/* Notes that one process of another job has let go of the pieces of [from, to). */
+/* Notes that one process of another job has released the pieces of [from, to). */
 static void take_back(const struct agent_request *request, uint64_t from, uint64_t to)
 {
 	struct mapping *mapping = NULL;
@@ -272,9 +273,9 @@ void lend_take_back(struct agent_job *job, struct agent_reply *reply)
 /* ---- questions to another process's agent ---- */
 
 /*
- * The other process may be serving somebody who waits for this process's gate to close: whoever waits for it
- * waits outside the gate. What it answers is taken inside, where memory stays what it is, and dropped if the
- * gate closes before that. A connection is good for one question.
+ * The other process may be serving a client that waits for this process's gate to close, so a thread waits for its
+ * answer outside the gate. The answer is taken inside, where memory stays what it is, and dropped if the gate closes
+ * before that. A connection is good for one question.
  */
 struct question {
 	struct question *next;
@@ -310,7 +311,7 @@ static void empty_socket(int conn)
 	struct packet_fds came = { fds, AGENT_PIECES_MAX };
 	char rest;
 
-	shutdown(conn, SHUT_RDWR); /* wakes whoever waits, and nothing more comes */
+	shutdown(conn, SHUT_RDWR); /* wakes the thread that waits, and nothing more comes */
 	while (poll(&p, 1, 0) > 0 && p.revents & POLLIN &&
 	       packet_receive(conn, &rest, sizeof(rest), &came, DEADLINE_NEVER) > 0)
 		packet_close_fds(fds, came.n);
@@ -684,7 +685,7 @@ struct event {
 	unsigned int lent;    /* processes outside the job that have it open */
 	int32_t borrower;     /* one of them */
 	unsigned int pins;    /* questions to the driver about it that are under way */
-	bool dropped;	      /* out of the table: whoever unpins it last ends it */
+	bool dropped;	      /* out of the table: the last unpin_event() ends it */
 };
 
 static bool is_imported(const struct event *event)

@@ -216,7 +216,7 @@ bool block_starts(uint64_t va, void **ret_context, bool *ret_ours)
 	return block;
 }
 
-/* After waiting: somebody else may have freed it meanwhile. */
+/* After waiting: another thread may have freed it meanwhile. */
 static struct block *unlink_block(uint64_t va)
 {
 	struct block *block;

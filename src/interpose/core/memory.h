@@ -33,7 +33,7 @@ struct device {
 	uint64_t total_bytes;
 	uint64_t piece_max_bytes; /* of memory that we make ourselves */
 	uint64_t kept_bytes;	  /* of freed memory that is kept for the next allocation */
-	uint64_t held_bytes;	  /* beside the program, and free soon: the snapshot (room.h) */
+	uint64_t held_bytes;	  /* next to the program's own, and free soon: the snapshot (room.h) */
 	uint8_t uuid[AGENT_UUID_BYTES];
 };
 
@@ -42,7 +42,7 @@ struct origin {
 	uint64_t token,
 		piece; /* its agent_token(), and the id there; token 0: nobody can be asked for it */
 	int32_t pid;   /* 0: this process itself; -1: it is not known */
-	uint32_t job;  /* as neighbour_here() says it */
+	uint32_t job;  /* the result of neighbour_here() */
 };
 
 /** One physical allocation. Lives while mapped or while the program has a handle of it. */
@@ -100,7 +100,7 @@ struct region {
 /** Reserved addresses that nothing uses. */
 struct spare {
 	struct node node;
-	struct spare *next;  /* was let go before it */
+	struct spare *next;  /* released before it */
 	struct piece *piece; /* what was mapped there, pinned; NULL: that is gone */
 };
 
@@ -140,7 +140,7 @@ struct memory {
 	_Atomic(const char *) shared_by_driver; /* the first of what is; NULL: nothing */
 	atomic_bool peers_by_driver;
 	atomic_uint n_events; /* in their tree */
-	atomic_uint withheld; /* AGENT_WITHHELD_...: the program was told that there is none */
+	atomic_uint withheld; /* AGENT_WITHHELD_...: the program asked, and got the answer that there is none */
 	unsigned int away;    /* pieces that are taken away */
 	int first_device;     /* + 1; of the first region */
 	atomic_bool several_devices; /* have, or had, regions */
@@ -187,10 +187,11 @@ void memory_count_driver(uint64_t bytes, bool added);
 void memory_note_shared(const char *how);
 /** The same of peer access between contexts of this process. */
 void memory_note_peers(void);
-/** Notes that the program asked for what there is, and was told that there is none; @what: AGENT_WITHHELD_... */
+/** Notes that the program asked for a feature of the driver, and got the answer that there is none; @what:
+ * AGENT_WITHHELD_... */
 void memory_note_withheld(unsigned int what);
 
-/** What is free of our own memory on @device, beside what the driver says. */
+/** What is free of our own memory on @device, in addition to what the driver says. */
 uint64_t memory_free_bytes(int device);
 
 /* ---- devices and contexts (context.c) ---- */
@@ -236,7 +237,7 @@ void pieces_abandon(void);	     /* the driver has shut down: none is away any mo
 int piece_take(struct piece *piece); /* unmaps and releases it */
 /** Gets it again; it is mapped by pieces_own() or pieces_settle(). */
 int piece_bring(struct piece *piece, int fd);
-/** Maps whatever was brought where it was. */
+/** Maps all pieces that were brought, where they were. */
 int pieces_settle(void);
 /** A descriptor of it. -EOPNOTSUPP: it is imported, and nobody knew that it would be given to others. */
 int piece_export(struct piece *piece, int *ret_fd);
@@ -325,7 +326,7 @@ void lent_void(void);
 /** The driver's handle, of this moment, of the event that a ticket is of, which may be waited for. -EINVAL: it is not
  * to be had. -EAGAIN: its process is still suspended. */
 int lent_event(uint8_t ret[static AGENT_EVENT_BYTES], const struct ticket *ticket);
-/** Its maker is told that this process does not have it open any more. */
+/** Tells its maker that this process does not have it open any more. */
 void lent_event_back(const struct ticket *ticket);
 
 /* ---- events that processes share (lend.c) ---- */
@@ -341,6 +342,6 @@ bool event_drop(void *handle);
 /** Forgets those of a context that is gone. */
 void events_drop(void *context);
 
-/** Who made an event that is open here, and who outside the job has one of this process open; 0: nobody. With the
- * lock. */
+/** The process that made an event that is open here, and one outside the job that has an event of this process open; 0:
+ * none. With the lock. */
 int32_t event_find_open(int32_t *ret_borrower);

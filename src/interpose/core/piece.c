@@ -85,7 +85,7 @@ static void drop_descriptor(struct piece *piece)
 	piece->fd = 0;
 }
 
-/* With the lock, which it lets go. Releases the piece if nothing holds it. */
+/* With the lock, which it releases. Releases the piece if nothing holds it. */
 static void unlock_and_put(struct piece *piece)
 {
 	bool last = !piece->refs && !piece->pins && !piece->mappings;
@@ -610,7 +610,7 @@ static int wait_for_copies(void)
 	return r;
 }
 
-/* What was copied is the piece from now on; what was not is let go, and the piece mapped later. */
+/* What was copied is the piece from now on; what was not copied is released, and the piece mapped later. */
 static void end_copies(struct copies *copies)
 {
 	scratch_fini(&copies->scratch);

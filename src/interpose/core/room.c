@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Device memory that others hold beside the program. See room.h. */
+/* Device memory that other processes hold next to the program's. See room.h. */
 #include "interpose/core/room.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@
 /* Closing a GPU and unpinning what was pinned by it take up to a second, and a copy that is under way comes first. */
 enum { ANSWER_S = 10 };
 
-/* Returns whether @ret, of @room bytes, holds the path of a file beside the agents' sockets. */
+/* Returns whether @ret, of @room bytes, holds the path of a file next to the agents' sockets. */
 static bool find_path(char *ret, size_t room, const char *name)
 {
 	const char *dir = getenv(AGENT_DIR_VARIABLE);
@@ -97,7 +97,7 @@ uint64_t room_held_bytes(const uint8_t uuid[static AGENT_UUID_BYTES])
 
 /* ---- the snapshot ---- */
 
-/* Who let go of it may have died before it told: then it is tried anyway, and for so long. */
+/* The process that released it may have died before it said so. So it is tried anyway, for this long. */
 enum { TRY_S = 1, SILENCE_S = 30 };
 
 static atomic_bool is_held;

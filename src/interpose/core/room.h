@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Device memory that others hold for a while beside the program. It is to miss none of it: an allocation that finds no room
- * has it given back first.
+ * Device memory that other processes hold for a while next to the program's. The program must not lack any of it: an
+ * allocation that finds no room has it given back first.
  */
 #pragma once
 
@@ -19,7 +19,7 @@ bool room_ask(bool *asked);
 /** Bytes of the GPU @uuid that would be given back. */
 uint64_t room_held_bytes(const uint8_t uuid[static AGENT_UUID_BYTES]);
 
-/* ---- the snapshot: what the shim lets go of piece by piece while a checkpoint is being completed ---- */
+/* ---- the snapshot: what the shim releases piece by piece while a checkpoint is being completed ---- */
 
 /** Notes whether something is held from now on, and has those who wait try again. */
 void snapshot_note(bool held);
@@ -27,12 +27,12 @@ void snapshot_note(bool held);
 /** Forgets it: nothing is held. */
 void snapshot_forget(void);
 
-/** Whether something is held, as far as was told. */
+/** Whether something is held, as far as snapshot_note() knows. */
 bool snapshot_is_held(void);
 
 /** What snapshot_wait() compares with. To be called before the allocation is tried. */
 unsigned int snapshot_look(void);
 
-/** After an allocation that found no room: waits until something was let go of since @seen. False: nothing is held
- * that could make room. */
+/** After an allocation that found no room: waits until something was released since @seen. False: nothing is held that
+ * could make room. */
 bool snapshot_wait(unsigned int *seen);

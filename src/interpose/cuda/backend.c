@@ -333,7 +333,7 @@ int backend_wait(void *context)
 
 enum { LOWERED_BYTES = 16 };
 
-/* Programs that set a limit themselves are asked anew each time. */
+/* The limit is read each time, as programs may set one themselves. */
 static CUresult lower_stack(struct context *context)
 {
 	size_t limit;

@@ -77,7 +77,7 @@ void capture_permit(void)
 	pthread_mutex_unlock(&lock);
 }
 
-/* With the lock held. Older glibcs cannot be told the clock with each wait, so the first wait sets the condition's. */
+/* With the lock held. Older glibcs do not take the clock with each wait, so the first wait sets the condition's. */
 static int wait_for_change(const struct timespec *until)
 {
 	if (!has_clock)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Loaded ELF objects: which one holds an address or has a soname, and the functions it defines. What
- * finds the C library's functions runs for whoever calls dlsym, be it a sanitizer that is just setting
- * itself up: it is not instrumented and calls nothing that such a library replaces.
+ * Loaded ELF objects: which one holds an address or has a soname, and the functions it defines. The code that finds the
+ * C library's functions runs for any caller of dlsym, even a sanitizer that is just setting itself up: it is not
+ * instrumented and calls nothing that such a library replaces.
  */
 
 #include "interpose/cuda/elf-object.h"

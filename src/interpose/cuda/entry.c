@@ -98,9 +98,9 @@ CUresult init_driver(unsigned int flags)
 /*
  * ---- io_uring ----
  *
- * None for those who use one only where there is one. CRIU cannot save any, and libuv (torchrun's store, Node.js)
- * makes one in every process whatever it is told: it asks by syscall(2), and goes on without. Who makes one by an
- * instruction of its own, as liburing does, has it, and is not saved.
+ * Refused when asked for by syscall(2). CRIU cannot save any, and libuv (torchrun's store, Node.js) asks for one in
+ * every process, regardless of its settings; it uses that function, and works without one. A program that makes one by
+ * an instruction of its own, as liburing does, has it, and cannot be saved.
  */
 
 /* What uring-x86_64.S calls: the errno for who asks for an io_uring; 0: it is for the kernel to say. */
@@ -387,7 +387,7 @@ static void lead_unknown(const char *name, void *function, void *arg)
 		resolve_adopt(function);
 }
 
-/* A reference of ours keeps the library loaded, whatever the program does with its own. */
+/* A reference of ours keeps the library loaded, even if the program drops its own. */
 static bool load_driver(struct elf_object *ret)
 {
 	if (elf_find_soname(ret, driver_soname))

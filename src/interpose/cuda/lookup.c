@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * The driver by name: dlsym, dlvsym and cuGetProcAddress. The loader or the driver always answers
- * first; only an answer that is the driver's own function becomes a trampoline, so somebody else's
- * function of that name stays what it is. Lookups that depend on who asks, and all that do not
- * concern the driver, are the loader's: the assembler jumps there with the caller's address in place.
+ * The driver by name: dlsym, dlvsym and cuGetProcAddress. The loader or the driver always answers first; only an answer
+ * that is the driver's own function becomes a trampoline, so another library's function of that name stays what it is.
+ * Lookups that depend on who asks, and all that do not concern the driver, are the loader's: the assembler jumps there
+ * with the caller's address in place.
  *
  * Libraries loaded with RTLD_DEEPBIND look into themselves and what they need before they look here,
  * so their calls of the driver and of dlsym would go past us. Once such a one is loaded, what it is
@@ -299,7 +299,8 @@ static bool depends_on_caller(const char *name, const void *address)
 	return !strchr(name, '/') && (!elf_find_address(&caller, address) || caller.has_runpath);
 }
 
-/* Another thread may have loaded it a moment ago and be rebinding it still: whoever gets the handle must find it bound. */
+/* Another thread may have loaded it a moment ago and be rebinding it still: every caller that gets the handle must find
+ * it bound. */
 static void rebind_opened(void *handle)
 {
 	struct elf_object object;

@@ -215,7 +215,7 @@ bool managed_free(CUdeviceptr ptr, CUresult *ret)
 	return true;
 }
 
-/* The driver lets go of what was registered in a context that it destroys. */
+/* The driver releases what was registered in a context that it destroys. */
 void managed_drop(CUcontext context)
 {
 	for (;;) {

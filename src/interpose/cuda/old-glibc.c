@@ -104,7 +104,8 @@ static void *look_for(_Atomic(void *) *known, const char *soname, const char *na
 	return atomic_load(known);
 }
 
-/* NULL where the program does without threads, or without the loader's functions, and so has no driver either. */
+/* NULL if the library is not loaded: the program uses no threads, or none of the loader's functions, and so has no
+ * driver either. */
 static void *find(_Atomic(void *) *known, void *in_libc, const char *soname, const char *name)
 {
 	void *function = in_libc ? in_libc : atomic_load_explicit(known, memory_order_relaxed);

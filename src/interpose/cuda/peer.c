@@ -133,8 +133,8 @@ CUresult peer_disable(CUcontext to)
 /*
  * ---- copies between memory of two GPUs without peer access ----
  *
- * Memory by cuMemAlloc the driver copies by itself then; of memory of the virtual memory API, which ours is,
- * it has to be told the contexts. In a program with memory on one GPU these are one look at a flag.
+ * Memory by cuMemAlloc the driver copies by itself then; of memory of the virtual memory API, which ours is, it needs
+ * the contexts. In a program with memory on one GPU these are one look at a flag.
  */
 
 struct end {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * What a process shares with others. IPC handles of memory in pieces and of events are tickets of ours. What goes by
- * calls that are left to the driver cannot be taken apart, and whom it is shared with the driver does not tell: it is
- * noted that there is some.
+ * What a process shares with others. IPC handles of memory in pieces and of events are tickets of ours. What is shared
+ * through calls that are left to the driver cannot be taken apart, and the driver does not say which processes it is
+ * shared with: it is noted that there is some.
  */
 #include <errno.h>
 #include <string.h>

@@ -32,7 +32,7 @@ static struct piece *pin_handle(CUmemGenericAllocationHandle handle)
 	return piece;
 }
 
-/* Gives the program a handle of a piece that is pinned, and lets go of the pin. */
+/* Gives the program a handle of a piece that is pinned, and removes the pin. */
 static CUmemGenericAllocationHandle hand_out_piece(struct piece *piece)
 {
 	CUmemGenericAllocationHandle handle = HANDLE_TAG | piece->node.start;
@@ -47,9 +47,9 @@ static CUmemGenericAllocationHandle hand_out_piece(struct piece *piece)
 /*
  * ---- what is withheld ----
  *
- * What the driver has and does not bring back, though programs do without it: they ask first, or fall back when it is
- * refused. A program with an agent is told that there is none. NCCL shares host memory by files of /dev/shm instead of
- * by cuMemCreate(), and neither it nor others multicast over NVLink then.
+ * Features that the driver has but does not restore, and that programs do not need: they ask first, or fall back when
+ * it is refused. A program with an agent gets the answer that there are none. NCCL shares host memory by files of
+ * /dev/shm instead of by cuMemCreate(), and neither it nor others multicast over NVLink then.
  */
 
 /* Of what is shared by descriptors, only pieces can be taken apart; of what is shared by other handles (fabric), nothing. */

@@ -105,7 +105,7 @@ static CUresult primary_reset(CUdevice device)
 	return r;
 }
 
-/* Old names of a function whose meaning did not change stand beside the new ones. */
+/* Old names of a function whose meaning did not change are listed next to the new ones. */
 const struct wrapper wrappers[] = {
 	{ "cuCtxCreate_v2", ctx_create },
 	{ "cuCtxCreate_v3", ctx_create_v3 },
