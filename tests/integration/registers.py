@@ -19,7 +19,7 @@ def saved_many_times(bed):
     for _ in range(25):
         bed.operation("checkpoint", job, "--leave-running")
         bed.expect_whole(job, log)
-        bed.ok("prune", "--keep-last", "1", job)
+        bed.ok("prune", "--keep-last", "1")
     for n in range(5):
         bed.operation("checkpoint", job, "--name", f"n{n}")
         bed.expect_restorable(f"n{n}", log)

@@ -84,13 +84,17 @@ static void *multiply_again_and_again(void *arg)
 	return arg;
 }
 
+static struct gpu gpu;
+static struct array memory;
+
 static bool step(void *state, uint64_t n)
 {
 	const unsigned long long before = atomic_load(&products);
 
 	while (atomic_load(&products) < before + 100 && !atomic_load(&is_wrong))
 		multiply();
-	return !atomic_load(&is_wrong);
+	array_add(&memory, NULL);
+	return array_check(&memory, NULL) && !atomic_load(&is_wrong);
 }
 
 int main(int argc, char **argv)
@@ -109,6 +113,8 @@ int main(int argc, char **argv)
 		right[i] = (int8_t)(i * 13 + 5);
 	}
 	compute_want();
+	gpu_open(&gpu, options.gpu);
+	array_alloc(&memory, &gpu, options.mib / options.chunk_mib, options.chunk_mib << 20);
 	for (int i = 0; i < THREADS; i++)
 		if (pthread_create(&thread, NULL, multiply_again_and_again, NULL))
 			die("a thread");
