@@ -40,7 +40,7 @@ int criu_fds_add(struct criu_fds *f, int fd, const char *what, struct brumate_er
 /**
  * Starts `PROGRAM swrk` in a session of its own. It inherits @fds and its socket (under a higher number),
  * nothing else; the environment holds PATH, our runtime directory and what @plugin says alone. @o says as whom, and, by
- * its tick, how long that may take.
+ * its tick, how long that may take, and whether it enters a place apart (process/apart.h).
  */
 int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 	       const struct criu_fds *fds, const struct criu_plugin_env *plugin,

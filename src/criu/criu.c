@@ -688,8 +688,10 @@ static int start_session(struct session *s, const struct criu_program *program, 
 	int r = check_may_trace(s->unprivileged, err);
 	if (r < 0)
 		return r;
-	s->hold_fd = o->enter_ns_of ? pidns_hold(o->enter_ns_of) : -1;
-	if (o->enter_ns_of && s->hold_fd < 0)
+	/* The init of a place apart ends with us alone. */
+	bool is_held = o->enter_ns_of && !o->is_apart;
+	s->hold_fd = is_held ? pidns_hold(o->enter_ns_of) : -1;
+	if (is_held && s->hold_fd < 0)
 		return brumate_fail(err, -s->hold_fd,
 				    "cannot hold the pid namespace of init %d: %m", o->enter_ns_of);
 	struct criu_plugin_env env = { .libdir = o->libdir, .table_fd = -1 };
@@ -998,7 +1000,7 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *f
 	if (r >= 0 && !o->enter_ns_of)
 		r = check_pids(&s->tree, err);
 	if (r >= 0)
-		r = set_common(opts, o, heal_can_lock(), fds, err);
+		r = set_common(opts, o, !o->is_apart && heal_can_lock(), fds, err);
 	if (r >= 0 && o->user)
 		r = lend_images(s, !o->tcp_close && criu_images_have_tcp(o->images_dir_fd), err);
 	if (r < 0)
@@ -1006,6 +1008,8 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *f
 	/* In another namespace the root is to be a child of its init, which CRIU's end makes it. */
 	opts->has_rst_sibling = true;
 	opts->rst_sibling = !o->enter_ns_of;
+	/* CRIU signals it to stop before it detaches, so that it runs no instruction even if we are killed. */
+	opts->has_leave_stopped = opts->leave_stopped = o->is_apart;
 	opts->has_tcp_established = opts->has_tcp_close = true;
 	opts->tcp_established = !o->tcp_close;
 	opts->tcp_close = o->tcp_close;
@@ -1017,7 +1021,8 @@ static void remove_half_built(const struct session *s)
 {
 	int status;
 
-	if (s->outcome == DIED) {
+	/* The paths in the log of one apart are not those of the machine. */
+	if (s->outcome == DIED && !s->options->is_apart) {
 		auto_close int log_fd = criu_log_open(s->options);
 		heal_restore(log_fd, s->options->user);
 	}

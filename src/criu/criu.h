@@ -36,6 +36,9 @@ enum { CRIU_VERSION_MIN = 40200 };
  */
 int criu_find(struct criu_program *ret, struct brumate_error *err);
 
+/** The same for a place apart (process/apart.h), in which a user has the capability, and the launcher lends none. */
+int criu_find_apart(struct criu_program *ret, struct brumate_error *err);
+
 /** `criu check` by RPC: whether the kernel offers what CRIU needs. */
 int criu_check(const struct criu_program *program, struct brumate_error *err);
 
@@ -98,6 +101,8 @@ struct criu_options {
 	struct criu_user *user;
 	uint32_t timeout_s; /* CRIU's own alarm for collecting tasks */
 	pid_t enter_ns_of;  /* run CRIU in this process's pid and mount namespaces; 0: our own */
+	/* Restore: @enter_ns_of is the init of a place apart (process/apart.h). What is restored there never runs. */
+	bool is_apart;
 	const char
 		*libdir; /* plugin directory; NULL: an empty one, so that no foreign plugin loads */
 	const struct criu_plugin *plugin; /* of ours in @libdir; NULL: none */

@@ -488,3 +488,12 @@ int criu_find(struct criu_program *ret, struct brumate_error *err)
 		ret->unprivileged = !is_root;
 	return r;
 }
+
+int criu_find_apart(struct criu_program *ret, struct brumate_error *err)
+{
+	int r = find_program(ret, err);
+
+	if (r == 0)
+		ret->unprivileged = getuid() != 0;
+	return r;
+}

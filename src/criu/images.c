@@ -40,7 +40,10 @@ static int add_process(struct criu_image_tree *t, const CriuImage__Process *msg)
 	t->items = items;
 
 	struct criu_image_process *p = &items[t->n];
-	*p = (struct criu_image_process){ .pid = (pid_t)msg->pid, .ppid = (pid_t)msg->ppid };
+	*p = (struct criu_image_process){ .pid = (pid_t)msg->pid,
+					  .ppid = (pid_t)msg->ppid,
+					  .pgid = (pid_t)msg->pgid,
+					  .sid = (pid_t)msg->sid };
 	p->threads = calloc(msg->n_threads + 1, sizeof(*p->threads));
 	if (!p->threads)
 		return -ENOMEM;
@@ -354,6 +357,42 @@ static int fill_bounding_set(int dir_fd, const char *name, CriuImage__Core *core
 int criu_fill_bounding_sets(int dir_fd)
 {
 	return each_core(dir_fd, fill_bounding_set);
+}
+
+static uint32_t overflow_gid(void)
+{
+	auto_free char *text = NULL;
+	int r = file_read(AT_FDCWD, "/proc/sys/kernel/overflowgid", 32, &text, NULL);
+
+	return r < 0 ? 65534 : (uint32_t)strtoul(text, NULL, 10);
+}
+
+static int mask_groups(int dir_fd, const char *name, CriuImage__Core *core)
+{
+	CriuImage__Creds *creds = core->thread_core->creds;
+	const uint32_t nobodys = overflow_gid(), own = getegid();
+
+	for (size_t i = 0; i < creds->n_groups; i++)
+		if (creds->groups[i] != own)
+			creds->groups[i] = nobodys;
+	return creds->n_groups ? write_core(dir_fd, name, core) : 0;
+}
+
+int criu_mask_groups(int dir_fd)
+{
+	return each_core(dir_fd, mask_groups);
+}
+
+static int has_groups(int dir_fd, const char *name, CriuImage__Core *core)
+{
+	(void)dir_fd;
+	(void)name;
+	return core->thread_core->creds->n_groups > 0;
+}
+
+int criu_images_have_groups(int dir_fd)
+{
+	return each_core(dir_fd, has_groups);
 }
 
 /* 1 ends the search. */

@@ -18,7 +18,7 @@
 
 /** A process of a dumped tree, with the numbers it had in its own namespace. */
 struct criu_image_process {
-	pid_t pid, ppid;
+	pid_t pid, ppid, pgid, sid;
 	pid_t *threads; /* ids of all its threads, the first included */
 	size_t n_threads;
 };
@@ -96,6 +96,15 @@ int criu_fill_bounding_sets(int dir_fd);
 
 /** 1 where every bounding set in the images beneath @dir_fd is full as far as this kernel knows, else 0; <0 as above. */
 int criu_bounding_sets_are_full(int dir_fd);
+
+/** 1 where a thread of the images beneath @dir_fd has supplementary groups, else 0; <0 as above. */
+int criu_images_have_groups(int dir_fd);
+
+/**
+ * Writes supplementary groups into the images beneath @dir_fd as our own user namespace would show them, in which no group
+ * but our own is anybody's: CRIU, which may not change them there, finds that it need not. Returns as above.
+ */
+int criu_mask_groups(int dir_fd);
 
 enum { CRIU_IMAGE_BYTES_MAX = 64 << 20 }; /* of an image that is read */
 

@@ -74,6 +74,9 @@ struct spawning {
 	int back_fd;   /* the child's end of the way back to us */
 	int null_fd;
 	int ns_fd; /* pidfd of a process in the namespaces to enter; -1: stay in ours */
+	int ns_flags;
+	bool repairs_tcp;
+	bool is_in_user_ns; /* one of them is of ours alone: it has no more capabilities there than a user's CRIU here */
 	const struct criu_user *user;	    /* whose rights it gets; NULL: ours */
 	const struct criu_options *options; /* whose tick says whether to wait on */
 };
@@ -131,7 +134,7 @@ static uint64_t shielding_capabilities(const struct __user_cap_data_struct own[s
 }
 
 /* What it has left goes through execve(2) as ambient capabilities. */
-static int keep_capabilities(const struct criu_user *u)
+static int keep_capabilities(bool net_admin)
 {
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
 	struct __user_cap_data_struct caps[2] = { 0 };
@@ -139,7 +142,7 @@ static int keep_capabilities(const struct criu_user *u)
 	if (syscall(SYS_capget, &header, caps) < 0)
 		return -1;
 	const uint64_t kept = 1ull << CAP_CHECKPOINT_RESTORE | shielding_capabilities(caps) |
-			      (u->net_admin ? 1ull << CAP_NET_ADMIN : 0);
+			      (net_admin ? 1ull << CAP_NET_ADMIN : 0);
 	for (int i = 0; i < 2; i++)
 		caps[i].permitted = caps[i].effective = caps[i].inheritable =
 			(uint32_t)(kept >> 32 * i);
@@ -156,7 +159,8 @@ static void child_become(const struct spawning *p)
 	const struct criu_user *u = p->user;
 
 	if (prctl(PR_SET_KEEPCAPS, 1) < 0 ||
-	    user_become(u->uid, u->gid, u->groups, u->n_groups) < 0 || keep_capabilities(u) < 0)
+	    user_become(u->uid, u->gid, u->groups, u->n_groups) < 0 ||
+	    keep_capabilities(u->net_admin) < 0)
 		child_fail(p, "become a user");
 }
 
@@ -183,6 +187,8 @@ static _Noreturn void child_exec(const struct spawning *p)
 		child_fail(p, "sendmsg");
 	if (p->user)
 		child_become(p);
+	else if (p->is_in_user_ns && keep_capabilities(p->repairs_tcp) < 0)
+		child_fail(p, "capset");
 	execve(p->path, p->argv, p->envp);
 	child_fail(p, "execve");
 }
@@ -191,7 +197,7 @@ static _Noreturn void child_exec(const struct spawning *p)
  * waited for like a CRIU without namespaces. */
 static _Noreturn void child_enter_ns(const struct spawning *p)
 {
-	if (setns(p->ns_fd, CLONE_NEWPID | CLONE_NEWNS) < 0)
+	if (setns(p->ns_fd, p->ns_flags) < 0)
 		child_fail(p, "setns");
 
 	long pid = syscall(SYS_clone, CLONE_PARENT | SIGCHLD, 0, 0, 0, 0);
@@ -357,6 +363,7 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 {
 	const pid_t enter_ns_of = o->enter_ns_of;
 	const struct criu_user *user = o->user;
+	const bool has_user_ns = o->is_apart && geteuid() != 0;
 	char number[16], plugins[4096], table[64], devices[1024], runtime[4096];
 	char *argv[] = { (char[]){ "criu" }, (char[]){ "swrk" }, number,
 			 (char[]){ CRIU_WITHOUT_CONFIG }, NULL };
@@ -398,6 +405,12 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 		.back_fd = -1,
 		.null_fd = null_fd,
 		.ns_fd = ns_fd,
+		.ns_flags = CLONE_NEWPID | CLONE_NEWNS |
+			    (o->is_apart ? CLONE_NEWNET | CLONE_NEWIPC : 0) |
+			    (has_user_ns ? CLONE_NEWUSER : 0),
+		.is_in_user_ns = has_user_ns,
+		.repairs_tcp = has_user_ns && prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET,
+						    CAP_NET_ADMIN, 0, 0) == 1,
 		.user = user,
 		.options = o,
 	};
