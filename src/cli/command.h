@@ -213,6 +213,7 @@ int verb_restore(const struct invocation *in, struct brumate_error *err);
 int verb_ls(const struct invocation *in, struct brumate_error *err);
 int verb_inspect(const struct invocation *in, struct brumate_error *err);
 int verb_verify(const struct invocation *in, struct brumate_error *err);
+int verb_rehearse(const struct invocation *in, struct brumate_error *err);
 int verb_diff(const struct invocation *in, struct brumate_error *err);
 int verb_prune(const struct invocation *in, struct brumate_error *err);
 int verb_gc(const struct invocation *in, struct brumate_error *err);

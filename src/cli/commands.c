@@ -245,6 +245,16 @@ static const struct option_spec verify_options[] = {
 	FORMAT,
 	END,
 };
+static const struct option_spec rehearse_options[] = {
+	DIR("look for it in DIR instead of the default place"),
+	TIMEOUT("give up after TIME (exit code 124)"),
+	FLAG(OPT_TCP_CLOSE, "tcp-close", 0, "restore established TCP connections as closed"),
+	FORCE("continue even if root's job has processes of other users"),
+	KEY_FILE("decrypt it with the key in FILE instead of the configured one"),
+	ALLOW_UNAUTHENTICATED,
+	FORMAT,
+	END,
+};
 static const struct option_spec diff_options[] = {
 	AUTHENTIC,
 	DIR("look for them in DIR instead of the default place"),
@@ -396,6 +406,9 @@ const struct command commands[] = {
 	  false, COMPLETES_CHECKPOINT, NULL, diff_options, verb_diff },
 	{ "verify", NULL, "[CHECKPOINT...]", "check every byte of checkpoints", 0, -1, false,
 	  COMPLETES_CHECKPOINT, NULL, verify_options, verb_verify },
+	{ "rehearse", NULL, "CHECKPOINT",
+	  "prove that a checkpoint comes back, apart from what runs", 1, 1, false,
+	  COMPLETES_CHECKPOINT, NULL, rehearse_options, verb_rehearse },
 	{ "export", NULL, "CHECKPOINT", "write a checkpoint as one stream", 1, 1, false,
 	  COMPLETES_CHECKPOINT, NULL, export_options, verb_export },
 	{ "import", NULL, "[FILE|-]", "read a checkpoint from a stream", 0, 1, false,

@@ -545,7 +545,7 @@ static int read_record(struct files_restore *r, const struct op *op, struct brum
 	return 0;
 }
 
-int job_files_restore(struct op *op, struct brumate_error *err)
+static int begin(struct op *op, struct brumate_error *err)
 {
 	struct files_restore *r = calloc(1, sizeof(*r));
 
@@ -556,12 +556,62 @@ int job_files_restore(struct op *op, struct brumate_error *err)
 	r->root_fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
 	if (r->images_fd < 0 || r->root_fd < 0)
 		return brumate_fail(err, errno, "CRIU's images: %m");
-	int result = read_record(r, op, err);
+	return read_record(r, op, err);
+}
+
+int job_files_restore(struct op *op, struct brumate_error *err)
+{
+	int result = begin(op, err);
+	struct files_restore *r = op->restore.files;
+
 	if (result == 0)
 		result = choose_all(r, op, err);
 	if (result == 0)
 		result = do_all(r, op, err);
 	return result < 0 ? result : r->n ? 0 : 1;
+}
+
+/* What they hold by now says nothing. */
+static int check_all_are_there(const struct files_restore *r, const struct op *op,
+			       struct brumate_error *err)
+{
+	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
+	int result = user_files_enter(&user, op->job->uid, op->job->gid, err);
+
+	for (size_t i = 0; result == 0 && i < r->n; i++) {
+		const struct job_file *f = r->items[i].file;
+
+		if ((f->kind != JOB_FILE_WRITTEN && f->kind != JOB_FILE_MEMORY) || *f->copy)
+			continue;
+		auto_close int fd = job_file_open(r->root_fd, f->path, O_PATH);
+		if (fd == -ENOENT || fd == -ENOTDIR)
+			result = fail_gone(f, err);
+	}
+	return result;
+}
+
+int job_files_rehearse(struct op *op, bool goes_on, struct brumate_error *err)
+{
+	int result = begin(op, err);
+
+	if (result < 0)
+		return result;
+	return goes_on ? check_all_are_there(op->restore.files, op, err)
+		       : choose_all(op->restore.files, op, err);
+}
+
+int job_files_each(const struct op *op, job_file_fn fn, void *arg)
+{
+	const struct files_restore *r = op->restore.files;
+	int result = 0;
+
+	for (size_t i = 0; r && result == 0 && i < r->n; i++) {
+		const struct job_file *f = r->items[i].file;
+
+		if (f->kind == JOB_FILE_WRITTEN || f->kind == JOB_FILE_MEMORY)
+			result = fn(arg, f);
+	}
+	return result;
 }
 
 /* An empty directory without a name, below @root as the job's processes see it. */

@@ -167,6 +167,16 @@ int programs_keep(const char *root, const char *name, const struct digest *diges
 /** Before CRIU restores: makes the files what they were, or refuses, before it changes any. Images are open. */
 int job_files_restore(struct op *op, struct brumate_error *err);
 
+/**
+ * For a rehearsal, in which files are stood in for: reads what job_files_give() needs, and changes none. @goes_on: the job runs,
+ * and its files have gone on with it; else it is refused what a restore would refuse.
+ */
+int job_files_rehearse(struct op *op, bool goes_on, struct brumate_error *err);
+
+/** Calls @fn for each file with a name that a restore would make what it was. <0 ends it. After job_files_rehearse(). */
+typedef int (*job_file_fn)(void *arg, const struct job_file *f);
+int job_files_each(const struct op *op, job_file_fn fn, void *arg);
+
 /** Adds to @inherits (owned, grown; @n of them) what CRIU is to open in place of what has a name. */
 int job_files_give(struct op *op, struct criu_inherit **inherits, size_t *n,
 		   struct brumate_error *err);

@@ -13,16 +13,18 @@
 #define CHECKPOINT REQUEST_CHECKPOINT
 #define RESTORE	   REQUEST_RESTORE
 #define SCHEDULE   REQUEST_SCHEDULE
+#define REHEARSE   REQUEST_REHEARSE
 #define ALL	   (SUSPEND | RESUME | CHECKPOINT | RESTORE | SCHEDULE)
 
 #define AT(member)   offsetof(struct request, member), sizeof(((struct request *)NULL)->member)
 #define CONF(member) (ssize_t) offsetof(struct brumate_conf, member)
 
 static const struct request_option request_options[] = {
-	{ "timeout_ms", "timeout", REQUEST_TIME, ALL, AT(timeout_ms), CONF(timeout_ms) },
+	{ "timeout_ms", "timeout", REQUEST_TIME, ALL | REHEARSE, AT(timeout_ms), CONF(timeout_ms) },
 	{ "gpu_map", "gpu-map", REQUEST_GPU_MAP, RESUME | RESTORE, AT(pairs), -1 },
-	{ "tcp_close", "tcp-close", REQUEST_FLAG, RESTORE, AT(tcp_close), CONF(tcp_close) },
-	{ "force", "force", REQUEST_FLAG, ALL & ~RESUME, AT(force), -1 },
+	{ "tcp_close", "tcp-close", REQUEST_FLAG, RESTORE | REHEARSE, AT(tcp_close),
+	  CONF(tcp_close) },
+	{ "force", "force", REQUEST_FLAG, (ALL & ~RESUME) | REHEARSE, AT(force), -1 },
 	{ "leave_running", "leave-running", REQUEST_FLAG, CHECKPOINT, AT(leave_running), -1 },
 	{ "cpu_runs", "cpu-runs", REQUEST_FLAG, SUSPEND, AT(cpu_runs), -1 },
 	{ "park", "park", REQUEST_FLAG, SUSPEND, AT(park), -1 },
@@ -39,9 +41,11 @@ static const struct request_option request_options[] = {
 	{ "dir", NULL, REQUEST_PLACE, CHECKPOINT | SCHEDULE, AT(dir), -1 },
 	{ "compress", "compress", REQUEST_WORD, CHECKPOINT | SCHEDULE, AT(compress),
 	  CONF(compress) },
-	{ "key", "key-file", REQUEST_KEY, CHECKPOINT | RESTORE | REQUEST_READ, AT(key), -1 },
-	{ "allow_unauthenticated", "allow-unauthenticated", REQUEST_FLAG, RESTORE | REQUEST_READ,
-	  AT(allow_unauthenticated), CONF(allow_unauthenticated) },
+	{ "key", "key-file", REQUEST_KEY, CHECKPOINT | RESTORE | REHEARSE | REQUEST_READ, AT(key),
+	  -1 },
+	{ "allow_unauthenticated", "allow-unauthenticated", REQUEST_FLAG,
+	  RESTORE | REHEARSE | REQUEST_READ, AT(allow_unauthenticated),
+	  CONF(allow_unauthenticated) },
 	{ "key_file", "key-file", REQUEST_PATH, SCHEDULE, AT(key_file), -1 },
 };
 

@@ -28,6 +28,7 @@ enum request_for {
 	REQUEST_RESTORE = 1u << 3,
 	REQUEST_SCHEDULE = 1u << 4, /* each of the checkpoints that a schedule makes */
 	REQUEST_READ = 1u << 5,	    /* verifying, comparing, moving a checkpoint */
+	REQUEST_REHEARSE = 1u << 6,
 };
 
 enum { REQUEST_COMPRESS_BYTES = 8, REQUEST_KEY_FILE_BYTES = 1024 };

@@ -55,6 +55,7 @@ typedef int (*service_method_fn)(const struct service_call *call, json_t *parame
 	X(Checkpoints, service_checkpoints)              \
 	X(Inspect, service_inspect)                      \
 	X(Verify, service_verify)                        \
+	X(Rehearse, service_rehearse)                    \
 	X(Diff, service_diff)                            \
 	X(Pin, service_pin)                              \
 	X(Unpin, service_unpin)                          \

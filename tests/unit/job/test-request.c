@@ -12,7 +12,7 @@
 
 #define ANY                                                                        \
 	(REQUEST_SUSPEND | REQUEST_RESUME | REQUEST_CHECKPOINT | REQUEST_RESTORE | \
-	 REQUEST_SCHEDULE | REQUEST_READ)
+	 REQUEST_SCHEDULE | REQUEST_READ | REQUEST_REHEARSE)
 #define HEX64 "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
 
 static json_t *parse(const char *text)
@@ -47,11 +47,13 @@ static void test_options_of_each(void)
 	} want[] = {
 		{ REQUEST_SUSPEND, "timeout_ms force cpu_runs park live " },
 		{ REQUEST_RESUME, "timeout_ms gpu_map keep_copy " },
-		{ REQUEST_CHECKPOINT, "timeout_ms force leave_running keep_copy live "
-				      "tcp_skip_in_flight drop_external with_files id dir compress key " },
+		{ REQUEST_CHECKPOINT,
+		  "timeout_ms force leave_running keep_copy live "
+		  "tcp_skip_in_flight drop_external with_files id dir compress key " },
 		{ REQUEST_RESTORE,
 		  "timeout_ms gpu_map tcp_close force keep_files key allow_unauthenticated " },
 		{ REQUEST_READ, "key allow_unauthenticated " },
+		{ REQUEST_REHEARSE, "timeout_ms tcp_close force key allow_unauthenticated " },
 		{ REQUEST_SCHEDULE, "timeout_ms force keep_copy live tcp_skip_in_flight "
 				    "drop_external with_files dir compress key_file " },
 	};

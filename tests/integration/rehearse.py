@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""`brumate rehearse`: a checkpoint is restored apart from the machine, compared, and thrown away. What is not as it was is
+named; what runs does not notice, whatever becomes of the rehearsal."""
+
+import glob
+import os
+import re
+import signal
+import socket
+
+from cases import EXIT_BAD_IMAGE, EXIT_NOT_FOUND, EXIT_TIMEOUT, EXIT_UNSUPPORTED, STEPPING, DeviceNode, \
+    as_user, case, expect, main, pids, read_link, read_text, run, wait_until
+from checkpoints import image
+from harness import process_start
+from users_jobs import script_of_him
+
+SAME = "comes back as it was"
+
+
+def rehearsed(bed, checkpoint, *options):
+    """What was compared in a rehearsal that finds the checkpoint as it was."""
+    told = bed.ok("rehearse", checkpoint, *options, "--format", "json").json()["rehearsal"]
+    expect(told["id"] == checkpoint and told["processes"] > 0 and told["mappings"] > 0 and told["page_bytes"] > 0, f"{told}")
+    return told
+
+
+def state_of(place):
+    """All that is below a directory, with what a change of it would change."""
+    return {path: (s.st_ino, s.st_size, s.st_mtime_ns, s.st_mode) for path in sorted(glob.glob(place + "/**", recursive=True))
+            for s in [os.lstat(path)]}
+
+
+def namespaces():
+    """Processes of other pid namespaces than ours."""
+    own = read_link("/proc/self/ns/pid")
+    return {pid for pid in pids() if read_link(f"/proc/{pid}/ns/pid") not in ("", own)}
+
+
+@case
+def of_a_job_that_runs_on(bed):
+    job, log = bed.counter("train", mib=32)
+    checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    before = state_of(os.path.join(bed.dir, "state", "checkpoints"))
+    result = bed.ok("rehearse", checkpoint)
+    expect(result.out == checkpoint + "\n" and len(result.err.splitlines()) == 1 and SAME in result.err, result.why())
+    told = rehearsed(bed, "train" if bed.job(job)["name"] == checkpoint else checkpoint)
+    expect(told["memory_bytes"] >= 32 << 20 and told["processes"] == 2 and told["descriptors"] > 3, f"{told}")
+    expect(state_of(os.path.join(bed.dir, "state", "checkpoints")) == before, "the checkpoint was changed")
+    expect(not glob.glob(os.path.join(bed.dir, "log", "rehearsal*")), "a log of CRIU's was left")
+    bed.expect_whole(job, log)
+
+
+@case
+@as_user
+def of_a_users_job(bed):
+    job, log = bed.counter("train", mib=32)
+    checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    told = rehearsed(bed, checkpoint)
+    expect(told["memory_bytes"] >= 32 << 20, f"{told}")
+    bed.expect_whole(job, log)
+    bed.operation("checkpoint", job)
+    rehearsed(bed, "train" if bed.job(job)["name"] == checkpoint else bed.job(job)["checkpoint"])
+
+
+@case
+@as_user
+def of_a_user_in_groups(bed):
+    """As those of brumate-users are. The kernel lets nobody choose groups in a user namespace of their own."""
+    bed.whose["extra_groups"] = [bed.uid + 1, bed.uid + 2]
+    job, log = bed.counter("train")
+    checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    rehearsed(bed, checkpoint)
+    bed.whose["extra_groups"] = [bed.uid + 1]
+    bed.refused(EXIT_UNSUPPORTED, "is in other groups than you are now", "rehearse", checkpoint)
+    bed.expect_whole(job, log)
+
+
+# What it has is in the file system, in the network and between its processes.
+HOLDER = """
+import mmap, os, resource, signal, socket, sys, threading, time
+os.chdir(sys.argv[1])
+append = open("append", "ab")
+open("read", "w").close(); read = open("read")
+both = open("both", "w+b"); both.write(b"x" * 4096); both.flush()
+mapped = mmap.mmap(both.fileno(), 4096)
+gone = open("gone", "w+"); gone.write("gone"); gone.flush(); os.unlink("gone")
+bound = socket.socket(socket.AF_UNIX); bound.bind("bound"); bound.listen()
+hidden = socket.socket(socket.AF_UNIX); hidden.bind("\\0" + sys.argv[2]); hidden.listen()
+server = socket.socket(); server.bind(("127.0.0.1", 0)); server.listen()
+near = socket.create_connection(server.getsockname()); far = server.accept()[0]
+outside = socket.create_connection(("127.0.0.1", int(sys.argv[3])))
+os.mkfifo("fifo"); fifo = os.open("fifo", os.O_RDWR | os.O_NONBLOCK)
+shared = mmap.mmap(-1, 1 << 20); shared[:4] = b"here"
+memory = os.memfd_create("scratch")
+ours, theirs = os.openpty()
+signal.signal(signal.SIGUSR1, lambda *_: None); signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+signal.setitimer(signal.ITIMER_REAL, 10000)
+resource.setrlimit(resource.RLIMIT_CORE, (4096, 8192))
+threading.Thread(target=time.sleep, args=(10000,), daemon=True).start()
+child = os.fork()
+if not child:
+    os.umask(0o077); os.nice(3)
+    while True:
+        time.sleep(1)
+def write():
+    both.seek(0, 2); both.write(b"more"); both.flush(); append.write(b"line\\n"); append.flush(); far.send(b"."); near.recv(1)
+print("ready to be saved", flush=True)
+""" + STEPPING.replace('print("step"', 'write(); print("step"')
+
+
+def holder(bed):
+    """A job that holds all of that, and goes on writing: (job, log, its folder, a connection that leads to it)."""
+    place = os.path.join(bed.dir, "place")
+    os.mkdir(place, 0o755)
+    server = socket.socket()
+    server.bind(("127.0.0.1", 0))
+    server.listen()
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", HOLDER, place, "brumate-" + os.path.basename(bed.dir),
+                            server.getsockname()[1]], "holder")
+    return job, log, place, server.accept()[0]
+
+
+@case
+def nothing_outside_is_touched(bed):
+    """Sockets in the file system, a deleted file, a FIFO, connections within the job and to somebody else: all of it is
+    there twice for a while, and the job goes on with its own."""
+    job, log, place, connection = holder(bed)
+    with connection:
+        checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+        listing = {path: state[0] for path, state in state_of(place).items()}
+        told = rehearsed(bed, checkpoint)
+        expect(told["processes"] == 3 and told["threads"] >= 4 and told["descriptors"] > 20, f"{told}")
+        expect({path: state[0] for path, state in state_of(place).items()} == listing, "a file was made, removed or replaced")
+        socket.socket(socket.AF_UNIX).connect(os.path.join(place, "bound"))
+        connection.setblocking(False)
+        try:
+            expect(connection.recv(1), "the connection was closed")
+        except BlockingIOError:
+            pass
+        bed.expect_whole(job, log)
+
+
+@case
+def what_the_job_no_longer_finds_is_named(bed):
+    job, log, place, connection = holder(bed)
+    with connection:
+        checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+        rehearsed(bed, checkpoint)
+        os.rename(os.path.join(place, "read"), os.path.join(place, "other"))
+        bed.refused(EXIT_BAD_IMAGE, f"{checkpoint} does not come back: .*place/read", "rehearse", checkpoint)
+        expect(glob.glob(os.path.join(bed.dir, "log", f"rehearsal-{checkpoint}.log")), "there is no log of CRIU's")
+        os.rename(os.path.join(place, "other"), os.path.join(place, "read"))
+        rehearsed(bed, checkpoint)
+        expect(not glob.glob(os.path.join(bed.dir, "log", "rehearsal*")), "the log of an earlier rehearsal is there still")
+        bed.expect_whole(job, log)
+        bed.end(job)
+        rehearsed(bed, checkpoint)  # what has grown is cut back by a restore
+        os.truncate(os.path.join(place, "both"), 10)
+        rehearsed(bed, checkpoint)  # and what is shorter made anew
+
+
+@case
+def what_criu_does_not_set_is_a_note(bed):
+    job, log = bed.started(["setarch", "-R", "/usr/bin/python3", "-u", "-c", "print('ready to go', flush=True)\nimport time" + STEPPING], "plain")
+    checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    result = bed.ok("rehearse", checkpoint)
+    expect(re.search(r"^note: process \d+: comes back with the personality 00000000, and had another", result.err, re.M), result.why())
+    bed.expect_whole(job, log)
+
+
+HAS_A_DEVICE = """
+import os, sys
+device = os.open(sys.argv[1], os.O_RDWR)
+print("ready with", device, flush=True)
+import time
+""" + STEPPING
+
+
+@case
+def no_device_is_opened(bed):
+    with DeviceNode("/dev/fuse") as device:
+        job, log = bed.started(["/usr/bin/python3", "-u", "-c", HAS_A_DEVICE, device], "holder")
+        number = log.wait_for(r"^ready with (\d+)$").group(1)
+        checkpoint = bed.operation("checkpoint", job, "--leave-running", "--force")["checkpoint"]
+        with bed.held_at("rehearse.restored", "rehearse", checkpoint) as rehearsal:
+            apart = os.stat(f"/proc/{rehearsed_process(bed, 'python3')}/fd/{number}").st_rdev
+            expect(apart == os.stat("/dev/null").st_rdev, f"device {os.major(apart)}:{os.minor(apart)} is open")
+        code, out, err = rehearsal.end()
+        expect(code == 0 and out, f"exit {code}: {err}")
+        bed.expect_whole(job, log)
+
+
+def rehearsed_process(bed, name):
+    """The process of that name that stands apart."""
+    found = [pid for pid in namespaces() if read_text(f"/proc/{pid}/comm") == name + "\n"]
+    expect(len(found) == 1, f"{len(found)} processes {name} apart")
+    return found[0]
+
+
+def write_memory(pid):
+    end = next(int(re.split("[- ]", line)[1], 16) for line in read_text(f"/proc/{pid}/maps").splitlines() if "[stack]" in line)
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        memory.seek(end - 64)
+        was = memory.read(1)
+        memory.seek(end - 64)
+        memory.write(bytes([was[0] ^ 1]))
+
+
+def write_oom_score(pid):
+    with open(f"/proc/{pid}/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("77")
+
+
+@case
+def what_is_other_than_it_was_is_named(bed):
+    job, log = bed.counter("train")
+    checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    ways = ((write_memory, "its memory is different at "), (write_oom_score, "has oom_score_adj 77, and had 0"),
+            (lambda pid: run(["prlimit", "--pid", pid, "--nofile=77:777"]), "a limit is other than it was: Max open files"),
+            (lambda pid: os.setpriority(os.PRIO_PROCESS, pid, 7), "has niceness 7, and had 0"),
+            (lambda pid: os.kill(pid, signal.SIGKILL), r"process \d+"))
+    for change, words in ways:
+        with bed.held_at("rehearse.restored", "rehearse", checkpoint) as rehearsal:
+            change(rehearsed_process(bed, "counter"))
+        code, out, err = rehearsal.end()
+        expect(code == EXIT_BAD_IMAGE and not out and "does not come back" in err, f"{words}: exit {code}: {err}")
+        expect(re.search(words, err), f"{err!r} says nothing like {words!r}")
+    rehearsed(bed, checkpoint)
+    bed.expect_whole(job, log)
+
+
+@case
+def damaged_memory_is_named(bed):
+    job, log = bed.counter("train", mib=32)
+    checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    pack = max(glob.glob(os.path.join(image(bed, checkpoint), "memory", "*")), key=os.path.getsize)
+    with open(pack, "r+b") as file:
+        file.seek(os.path.getsize(pack) // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    bed.refused(EXIT_BAD_IMAGE, "memory/.*: chunk", "rehearse", checkpoint)
+    bed.refused(EXIT_NOT_FOUND, "", "rehearse", "nothing-of-that-name")
+    bed.expect_whole(job, log)
+
+
+def expect_nothing_left(before):
+    wait_until(lambda: not namespaces() - before, "the end of all that stood apart")
+
+
+@case
+def whoever_is_killed_leaves_nothing(bed):
+    """brumate, CRIU or the init of the place, while the job stands there with all that it is: nothing of it runs."""
+    job, log = bed.counter("train")
+    checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    before = namespaces()
+    for action in ("kill", "kill:criu"):
+        bed.fault("rehearse.restored", action)
+        result = bed.cli("rehearse", checkpoint)
+        # Without CRIU all of it stands still as well, and is looked at to the end.
+        expect(bed.has_fired() and (action != "kill" or result.code != 0), f"{action}: {result.why()}")
+        expect_nothing_left(before)
+        log.goes_on()
+    with bed.held_at("rehearse.restored", "rehearse", checkpoint) as rehearsal:
+        init = [pid for pid in namespaces() - before if re.search(r"^NSpid:\t\d+\t1$", read_text(f"/proc/{pid}/status"), re.M)]
+        expect(len(init) == 1, f"{len(init)} inits")
+        counter = rehearsed_process(bed, "counter")
+        os.kill(init[0], signal.SIGKILL)
+        wait_until(lambda: not process_start(counter), "the end of the job that stood there")
+    code, out, err = rehearsal.end()
+    expect(code != 0 and not out, f"exit {code}: {err}")
+    expect_nothing_left(before)
+    rehearsed(bed, checkpoint)
+    bed.expect_whole(job, log)
+
+
+@case
+def a_deadline_ends_it(bed):
+    job, log = bed.counter("train")
+    checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    before = namespaces()
+    bed.fault("rehearse.restored", "delay:1500")
+    bed.refused(EXIT_TIMEOUT, "", "rehearse", checkpoint, "--timeout", "1s")
+    expect_nothing_left(before)
+    bed.expect_whole(job, log)
+
+
+@case
+def where_there_are_no_namespaces_it_says_so(bed):
+    job, log = bed.counter("train")
+    checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    bed.fault("apart.clone", "error:1")
+    bed.refused(EXIT_UNSUPPORTED, "can only be rehearsed apart from the machine", "rehearse", checkpoint)
+    bed.expect_whole(job, log)
+
+
+@case
+def root_rehearses_a_users_job(bed):
+    program, log = script_of_him(bed)
+    checkpoint = bed.operation("checkpoint", "--pid", program.pid, "--leave-running")["checkpoint"]
+    told = rehearsed(bed, checkpoint)
+    expect(told["processes"] == 1, f"{told}")
+    log.goes_on()
+
+
+main()
