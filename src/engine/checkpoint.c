@@ -24,6 +24,7 @@
 #include "engine/attributes.h"
 #include "engine/steps.h"
 #include "engine/externals.h"
+#include "engine/rehearse.h"
 #include "engine/gpu-set.h"
 #include "engine/job-files.h"
 #include "engine/rights.h"
@@ -535,13 +536,32 @@ static int begin(struct op *op, struct brumate_error *err)
 	return job_set_state(job, JOB_CHECKPOINTING, err);
 }
 
+/* A job that ends is no longer there when its checkpoint turns out not to come back. */
+static int check_rehearse(const struct op *op, struct brumate_error *err)
+{
+	if (!op->request->rehearse || op->request->leave_running)
+		return 0;
+	brumate_fail(err, EINVAL, "checkpoint: --rehearse goes with --leave-running");
+	brumate_hint(
+		err,
+		"a checkpoint that does not come back is none, and the job is to be there then");
+	return -EINVAL;
+}
+
 int engine_checkpoint(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
+	auto_(rehearse_name_fini) struct rehearse_name name = { NULL, NULL };
 	enum job_state before = job->state;
 	size_t n = 0;
 	const struct step *steps = checkpoint_plan(&n);
-	int r = begin(op, err);
+	int r = check_rehearse(op, err);
+
+	if (r < 0)
+		return r;
+	if (op->request->rehearse && rehearse_get_name(&name, job) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	r = begin(op, err);
 
 	if (r == 0)
 		r = plan_run(steps, n, op, err);
@@ -553,8 +573,11 @@ int engine_checkpoint(struct op *op, struct brumate_error *err)
 	job->op = (struct job_op){ 0 };
 	job->message[0] = '\0';
 	if (op->request->leave_running) {
+		/* If the shim is killed meanwhile, the record names a checkpoint that comes back. */
+		if (op->request->rehearse)
+			rehearse_swap_name(job, &name);
 		engine_done(op, before);
-		return 0;
+		return op->request->rehearse ? rehearse_own(op, &name, err) : 0;
 	}
 	op_clear_vault(op);
 	free(take_ptr(&job->stopped));

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -774,4 +775,104 @@ int engine_rehearse(struct rehearsal *ret, struct op *op, struct brumate_error *
 	result.seconds = clock_since_s(start_ns);
 	*ret = result;
 	return 0;
+}
+
+/* ---- a checkpoint that was just made ---- */
+
+void rehearse_name_fini(struct rehearse_name *n)
+{
+	cleanup_free(&n->id);
+	cleanup_free(&n->path);
+}
+
+int rehearse_get_name(struct rehearse_name *ret, const struct job *job)
+{
+	if (!job->checkpoint || !job->checkpoint_path)
+		return 0;
+	ret->id = strdup(job->checkpoint);
+	ret->path = strdup(job->checkpoint_path);
+	return ret->id && ret->path ? 0 : -ENOMEM;
+}
+
+void rehearse_swap_name(struct job *job, struct rehearse_name *name)
+{
+	const struct rehearse_name named = { job->checkpoint, job->checkpoint_path };
+
+	job->checkpoint = name->id;
+	job->checkpoint_path = name->path;
+	*name = named;
+}
+
+/* Its key is the one that it was made with. */
+static struct request own_request(const struct op *op)
+{
+	struct request r = {
+		.timeout_ms = progress_left_ms(&op->progress, 0),
+		.force = op->request->force,
+	};
+
+	if (op->images.authority.has_key || *op->images.authority.key.id)
+		r.key = op->images.authority.key;
+	return r;
+}
+
+static int rehearse_image(struct rehearsal *ret, struct op *op, const char *path,
+			  struct brumate_error *err)
+{
+	auto_(request_fini) struct request request = own_request(op);
+	auto_(job_fini) struct job job = JOB_EMPTY;
+	auto_(op_fini) struct op inner;
+
+	snprintf(job.id, sizeof(job.id), "%s", op->job->id);
+	job.uid = op->job->uid;
+	job.gid = op->job->gid;
+	job.simulated = op->job->simulated;
+	job.dir = strdup(path_runtime_dir()); /* for what has no name soon */
+	if (!job.dir)
+		return brumate_fail(err, ENOMEM, "%m");
+	op_init(&inner, "rehearse", &job, &op->progress.caller, &request);
+	int r = store_open(&inner.restore.image, NULL, path, err);
+	if (r == 0)
+		r = engine_rehearse(ret, &inner, err);
+	for (size_t i = 0; r == 0 && i < inner.progress.n_notes; i++)
+		progress_note(&op->progress, "%s", inner.progress.notes[i]);
+	return r;
+}
+
+/* Nobody finds it any more. */
+static int remove_own(struct op *op, const struct rehearse_name *made, struct brumate_error *err)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int r = store_remove(op->request->dir, made->id, &why);
+
+	brumate_error_exit(err, EXIT_STILL_RUNNING);
+	if (r < 0)
+		return brumate_wrap(err, -err->code, "checkpoint %s could not be removed (%s)",
+				    made->id, why.text);
+	return -err->code;
+}
+
+int rehearse_own(struct op *op, struct rehearse_name *made, struct brumate_error *err)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	uint64_t start_ns = clock_now_ns();
+	struct rehearsal done;
+
+	store_abort(&op->checkpoint.writer); /* it is committed, and locked no more */
+	int r = rehearse_image(&done, op, made->path, &why);
+	if (r < 0 && brumate_exit_code(&why) == EXIT_BAD_IMAGE) {
+		*err = why;
+		return remove_own(op, made, err);
+	}
+	rehearse_swap_name(op->job, made);
+	int saved = job_save(op->job, err);
+	if (r < 0) {
+		*err = why;
+		return brumate_wrap(err, r, "checkpoint %s was made, and could not be rehearsed",
+				    op->job->checkpoint);
+	}
+	progress_phase(&op->progress, "rehearse", start_ns);
+	progress_note(&op->progress, "rehearsed: %" PRIu64 " processes come back as they were",
+		      done.compared.processes);
+	return saved;
 }

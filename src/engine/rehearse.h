@@ -26,3 +26,24 @@ struct rehearsal {
  * the text says why; with any other it could not be rehearsed, which says nothing of it.
  */
 int engine_rehearse(struct rehearsal *ret, struct op *op, struct brumate_error *err);
+
+/** A checkpoint that the record of a job names, or is to name. */
+struct rehearse_name {
+	char *id, *path; /* owned; NULL: none */
+};
+void rehearse_name_fini(struct rehearse_name *n);
+DEFINE_AUTO_FINI(struct rehearse_name, rehearse_name_fini)
+
+/** Gives the one that the record names. 0 or -ENOMEM. */
+int rehearse_get_name(struct rehearse_name *ret, const struct job *job);
+
+/** Has the record, which is not saved, name @name, which becomes what it named. */
+void rehearse_swap_name(struct job *job, struct rehearse_name *name);
+
+/**
+ * rehearse_own() - rehearse the checkpoint @made that @op has just made of a job that goes on
+ * @made: the record, which is on disk, names the one before it; taken where it names this one then
+ *
+ * One that does not come back is removed: EXIT_STILL_RUNNING. One that could not be rehearsed stays, and the error says so.
+ */
+int rehearse_own(struct op *op, struct rehearse_name *made, struct brumate_error *err);

@@ -36,6 +36,7 @@ static const struct request_option request_options[] = {
 	{ "drop_external", "drop-external", REQUEST_FLAG, CHECKPOINT | SCHEDULE, AT(drop_external),
 	  -1 },
 	{ "with_files", "with-files", REQUEST_FLAG, CHECKPOINT | SCHEDULE, AT(with_files), -1 },
+	{ "rehearse", "rehearse", REQUEST_FLAG, CHECKPOINT | SCHEDULE, AT(rehearse), -1 },
 	{ "keep_files", "keep-files", REQUEST_FLAG, RESTORE, AT(keep_files), -1 },
 	{ "id", NULL, REQUEST_PLACE, CHECKPOINT, AT(id), -1 },
 	{ "dir", NULL, REQUEST_PLACE, CHECKPOINT | SCHEDULE, AT(dir), -1 },

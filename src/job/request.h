@@ -45,6 +45,7 @@ struct request {
 	bool drop_external;	 /* unix connections to outside are closed after a restore */
 	bool tcp_skip_in_flight; /* leave out TCP connections that nobody has accepted yet */
 	bool with_files; /* take the content of files that the job writes into the checkpoint */
+	bool rehearse;	 /* see whether it comes back, before it counts */
 	bool keep_files; /* refuse where files of the job are not as they were */
 	bool tcp_close;	 /* close TCP connections rather than keep them */
 	bool allow_unauthenticated; /* take a checkpoint that does not say from whom it is */

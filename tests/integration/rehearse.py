@@ -9,7 +9,7 @@ import re
 import signal
 import socket
 
-from cases import EXIT_BAD_IMAGE, EXIT_NOT_FOUND, EXIT_TIMEOUT, EXIT_UNSUPPORTED, STEPPING, DeviceNode, \
+from cases import EXIT_BAD_IMAGE, EXIT_NOT_FOUND, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_UNSUPPORTED, EXIT_USAGE, STEPPING, DeviceNode, \
     as_user, case, expect, main, pids, read_link, read_text, run, wait_until
 from checkpoints import image
 from harness import process_start
@@ -302,6 +302,57 @@ def root_rehearses_a_users_job(bed):
     told = rehearsed(bed, checkpoint)
     expect(told["processes"] == 1, f"{told}")
     log.goes_on()
+
+
+def checkpoints(bed):
+    return {c["id"] for c in bed.ok("ls", "--format", "json").json()["checkpoints"]}
+
+
+@case
+def a_checkpoint_that_does_not_come_back_is_none(bed):
+    job, log = bed.counter("train")
+    bed.refused(EXIT_USAGE, "--rehearse goes with --leave-running", "checkpoint", job, "--rehearse")
+    result = bed.ok("checkpoint", job, "--leave-running", "--rehearse", "--name", "first")
+    expect("rehearsed: 2 processes come back as they were" in result.err, result.why())
+    bed.fault("rehearse.restored", "error:5")
+    failed = bed.cli("checkpoint", job, "--leave-running", "--rehearse", "--name", "second")
+    expect(failed.code == EXIT_STILL_RUNNING and not failed.out and "second does not come back" in failed.err, failed.why())
+    expect(checkpoints(bed) == {"first"} and bed.job(job)["checkpoint"] == "first", f"{checkpoints(bed)} {bed.job(job)}")
+    bed.fault("apart.clone", "error:1")
+    failed = bed.cli("checkpoint", job, "--leave-running", "--rehearse", "--name", "third")
+    expect(failed.code == EXIT_UNSUPPORTED and "third was made, and could not be rehearsed" in failed.err, failed.why())
+    expect(checkpoints(bed) == {"first", "third"} and bed.job(job)["checkpoint"] == "third", f"{checkpoints(bed)}")
+    bed.expect_whole(job, log)
+    bed.end(job)
+    bed.operation("restore", "first")
+    bed.expect_state(job, "running")
+
+
+@case
+@as_user
+def a_user_rehearses_each(bed):
+    job, log = bed.counter("train")
+    bed.ok("checkpoint", job, "--leave-running", "--rehearse", "--name", "first")
+    expect(checkpoints(bed) == {"first"}, f"{checkpoints(bed)}")
+    bed.expect_whole(job, log)
+
+
+@case
+def a_schedule_keeps_what_comes_back(bed):
+    job, log = bed.counter("train")
+    bed.ok("checkpoint", job, "--every", "1s", "--keep-last", "1", "--rehearse")
+    expect(bed.job(job)["schedule"]["rehearse"] is True, f"{bed.job(job)['schedule']}")
+    wait_until(lambda: bed.job(job)["checkpoint"], "the first of them", 60)
+    bed.fault("rehearse.restored", "error:5")
+    failure = wait_until(lambda: bed.job(job)["schedule"]["failure"], "the one that does not come back", 60)
+    expect("does not come back" in failure, failure)
+    kept = bed.job(job)["checkpoint"]
+    expect(kept in checkpoints(bed), f"{kept} of {checkpoints(bed)}")
+    wait_until(lambda: not bed.job(job)["schedule"]["failure"], "one that does", 60)
+    wait_until(lambda: kept not in checkpoints(bed), f"the end of {kept}", 60)
+    bed.end_schedule(job)
+    expect(len(checkpoints(bed)) == 1, f"{checkpoints(bed)}")
+    bed.expect_whole(job, log)
 
 
 main()

@@ -49,13 +49,13 @@ static void test_options_of_each(void)
 		{ REQUEST_RESUME, "timeout_ms gpu_map keep_copy " },
 		{ REQUEST_CHECKPOINT,
 		  "timeout_ms force leave_running keep_copy live "
-		  "tcp_skip_in_flight drop_external with_files id dir compress key " },
+		  "tcp_skip_in_flight drop_external with_files rehearse id dir compress key " },
 		{ REQUEST_RESTORE,
 		  "timeout_ms gpu_map tcp_close force keep_files key allow_unauthenticated " },
 		{ REQUEST_READ, "key allow_unauthenticated " },
 		{ REQUEST_REHEARSE, "timeout_ms tcp_close force key allow_unauthenticated " },
 		{ REQUEST_SCHEDULE, "timeout_ms force keep_copy live tcp_skip_in_flight "
-				    "drop_external with_files dir compress key_file " },
+				    "drop_external with_files rehearse dir compress key_file " },
 	};
 
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
