@@ -667,12 +667,14 @@ static void keep_log(const struct rehearsing *h, struct brumate_error *err)
 	brumate_hint(err, "CRIU's log of it: %s", path);
 }
 
-/* What the place lacks says nothing of the checkpoint: where nothing can be made; owners that a user namespace does not map;
- * and what CRIU finds out of the kernel before it looks at images. */
+/* What the place or the machine lacks says nothing of the checkpoint: where nothing can be made; owners that a user namespace
+ * does not map; what CRIU finds out of the kernel before it looks at images; memory. */
 static bool is_of_the_place(const char *why)
 {
-	static const char *const words[] = { "Read-only file system", "Can't setup uid",
-					     "kerndat" };
+	static const char *const words[] = {
+		"Read-only file system",  "Can't setup uid",	     "kerndat",
+		"Cannot allocate memory", "No space left on device", "Too many open files",
+	};
 
 	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
 		if (strstr(why, words[i]))
@@ -686,6 +688,10 @@ static int blame_checkpoint(const struct rehearsing *h, int r, struct brumate_er
 	if (r == -ECANCELED || r == -ETIMEDOUT || r == -ENOMEM || r == -EPERM || r == -EMFILE)
 		return r;
 	keep_log(h, err);
+	/* A CRIU that was killed, by the kernel for its memory perhaps, has not said anything of it. */
+	if (r == -EPIPE)
+		return brumate_wrap(err, r, "checkpoint %s was not rehearsed",
+				    h->op->restore.image.manifest.id);
 	if (is_of_the_place(err->text)) {
 		brumate_error_exit(err, EXIT_UNSUPPORTED);
 		return brumate_wrap(err, r, "checkpoint %s cannot be rehearsed here",

@@ -9,7 +9,7 @@ import re
 import signal
 import socket
 
-from cases import EXIT_BAD_IMAGE, EXIT_NOT_FOUND, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_UNSUPPORTED, EXIT_USAGE, STEPPING, DeviceNode, \
+from cases import EXIT_BAD_IMAGE, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_UNSUPPORTED, EXIT_USAGE, STEPPING, DeviceNode, \
     as_user, case, expect, main, pids, read_link, read_text, run, wait_until
 from checkpoints import image
 from harness import process_start
@@ -318,6 +318,10 @@ def a_checkpoint_that_does_not_come_back_is_none(bed):
     failed = bed.cli("checkpoint", job, "--leave-running", "--rehearse", "--name", "second")
     expect(failed.code == EXIT_STILL_RUNNING and not failed.out and "second does not come back" in failed.err, failed.why())
     expect(checkpoints(bed) == {"first"} and bed.job(job)["checkpoint"] == "first", f"{checkpoints(bed)} {bed.job(job)}")
+    bed.fault("rehearse.restored", "error:12")  # no memory
+    failed = bed.cli("checkpoint", job, "--leave-running", "--rehearse", "--name", "second")
+    expect(failed.code == EXIT_FAILED and "second was made, and could not be rehearsed" in failed.err, failed.why())
+    bed.ok("rm", "second")
     bed.fault("apart.clone", "error:1")
     failed = bed.cli("checkpoint", job, "--leave-running", "--rehearse", "--name", "third")
     expect(failed.code == EXIT_UNSUPPORTED and "third was made, and could not be rehearsed" in failed.err, failed.why())
