@@ -28,8 +28,9 @@ static inline void sample_lists(struct manifest *m)
 					    INT64_MAX, 0 };
 	m->processes = calloc(2, sizeof(*m->processes));
 	m->n_processes = 2;
-	m->processes[0] = (struct manifest_process){ 101, 1, "python3", true, 1 << 30, 4096 };
-	m->processes[1] = (struct manifest_process){ 102, 101, "worker \xff", false, 0, 8192 };
+	m->processes[0] = (struct manifest_process){ 101, 1, "python3", true, true, 1 << 30, 4096 };
+	m->processes[1] =
+		(struct manifest_process){ 102, 101, "worker \xff", false, false, 0, 8192 };
 	m->externals = calloc(3, sizeof(*m->externals));
 	m->n_externals = 3;
 	m->externals[0] = (struct manifest_external){ "pipe:[123]", "log" };

@@ -144,8 +144,8 @@ static void there_and_back(void)
 		"brumate sockets 1\n1 3 1 9\n",
 		"brumate sockets 1\n1 3 1 9 00 more\n",
 		"brumate sockets 1\n\n",
-		"brumate sockets 1\n1 3 1 9 "
-		"000000000000000000000000000000000000000000000000000000000000000000\n",
+		("brumate sockets 1\n1 3 6 13 "
+		 "000000000000000000000000000000000000000000000000000000000000000000\n"),
 	};
 	auto_(socket_options_fini) struct socket_options o = SOCKET_OPTIONS_EMPTY;
 	size_t len = 0;
