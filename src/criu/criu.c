@@ -243,6 +243,8 @@ static int complete_images(struct session *s, struct brumate_error *err)
 			err, EBADMSG,
 			"CRIU's images: there is something in them that is not a file of CRIU's");
 
+	if (r == 0)
+		r = fault_point("criu.images");
 	if (r == 0 && s->unprivileged)
 		r = criu_fill_bounding_sets(dir_fd);
 	return r < 0 ? brumate_fail(err, -r, "CRIU's images: %m")

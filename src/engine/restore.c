@@ -413,16 +413,6 @@ static int choose_namespace(struct op *op, struct brumate_error *err)
 	return 0;
 }
 
-/* Of images that are encrypted it is asked once they are not. */
-static int check_needs(struct op *op, struct brumate_error *err)
-{
-	if (*op->restore.image.manifest.key_id)
-		return 0;
-	auto_close int fd = openat(op->restore.image.dir_fd, "criu",
-				   O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-	return fd < 0 ? 0 : needs_check(op, fd, err);
-}
-
 static int check_restore(struct op *op, struct brumate_error *err)
 {
 	const struct manifest *m = &op->restore.image.manifest;
@@ -440,8 +430,6 @@ static int check_restore(struct op *op, struct brumate_error *err)
 		return r;
 	op->data.pairs = op->gpus.pairs;
 	op->data.n_pairs = op->gpus.n_pairs;
-	if ((r = check_needs(op, err)) < 0)
-		return r;
 	/* The CRIU that tells its version has ended by then: its process ids may be some of the checkpoint. */
 	if ((r = check_criu(op, err)) < 0 || (r = find_start(op, err)) < 0)
 		return r;
@@ -652,12 +640,19 @@ static int try_with_their_ids(struct op *op, int work_fd, struct brumate_error *
 /* The job's files are made as they were: nobody uses them yet. */
 static int restore_files(struct op *op, struct brumate_error *err)
 {
-	op->images.dir_fd = secret_images_from(op, err);
-	int r = op->images.dir_fd < 0 ? op->images.dir_fd : 0;
+	int r = op->images.dir_fd = secret_images_from(op, err);
 
-	if (r == 0 && *op->restore.image.manifest.key_id)
-		r = needs_check(op, op->images.dir_fd, err);
-	return r < 0 ? r : job_files_restore(op, err);
+	if (r < 0)
+		return r;
+	if ((r = needs_check(op, op->images.dir_fd, err)) == 0)
+		return job_files_restore(op, err);
+	/* Images that ask for more than they may are the worse news. */
+	struct brumate_error why = *err;
+	int worse = rights_check_images(op->images.dir_fd, &op->restore.image.manifest, false, err);
+	if (worse < 0)
+		return worse;
+	*err = why;
+	return r;
 }
 
 static int restore_processes(struct op *op, struct brumate_error *err)

@@ -68,7 +68,7 @@ def what_the_broker_copies(bed):
     leave(1024 * MIB)
     bed.fault("data.copy", "error:5")
     summary = bed.operation("suspend", job)
-    expect("by the driver alone" in summary["notes"][0], f"no fault: {summary}")
+    expect("the driver alone moves" in summary["notes"][0], f"no fault: {summary}")
     bed.ok("resume", job)
     bed.expect_whole(job, log)
 

@@ -378,7 +378,7 @@ def seccomp_as_engines_have_it(bed):
 
 
 # Calls that engines allow, of the kinds that the library makes, which it does not make.
-NOT_MADE = ("accept", "connect", "getpeername", "recvfrom", "recvmmsg", "sendmmsg", "sendto", "setsockopt", "shutdown", "socketpair",
+NOT_MADE = ("accept", "connect", "getpeername", "recvfrom", "recvmmsg", "sendmmsg", "sendto", "shutdown", "socketpair",
             "clock_settime", "eventfd2", "inotify_init1", "io_uring_setup", "kill", "memfd_secret", "mknod", "pidfd_getfd",
             "pidfd_open", "pidfd_send_signal", "process_vm_readv", "process_vm_writev", "ptrace", "tgkill", "timerfd_create")
 

@@ -338,8 +338,8 @@ def images_that_he_opens_to_all(bed):
     """He could put there what he likes, once it was looked at."""
     program, log = script_of_him(bed)
     with lying(bed, {"script": "query-ext-files", "pid": 0}, {"open": 0o777}, {"script": "post-dump", "pid": 0}) as env:
-        bed.fault("checkpoint.dumped", "hold")
-        with bed.holding("checkpoint.dumped", bed.spawn("checkpoint", "--pid", program.pid, env=env)) as background:
+        bed.fault("criu.images", "hold")
+        with bed.holding("criu.images", bed.spawn("checkpoint", "--pid", program.pid, env=env)) as background:
             partial = next(name for name in os.listdir(bed.store()) if name.endswith(".partial"))
             found = os.stat(os.path.join(bed.store(), partial, "criu"))
         background.end()

@@ -91,10 +91,11 @@ static void set_again(void)
 	      !find(&o, TCP_FD, SOL_SOCKET, SO_LINGER)); /* once */
 	for (size_t i = 0; i < o.n; i++)
 		o.items[i].pid = restored.pid;
+	auto_(proc_tree_fini) struct proc_tree again = PROC_TREE_EMPTY;
 	CHECK(proc_tree_read(&other, little_id(&restored), NULL) == 0);
 	CHECK(socket_options_apply(&o, &other, geteuid(), getegid(), note, NULL) == 0);
 	CHECK_STR(notes, "");
-	read_of(&now, &other, &restored);
+	read_of(&now, &again, &restored);
 	const int tcp = find(&now, TCP_FD, SOL_SOCKET, SO_LINGER) ? TCP_FD : COPY_FD;
 	CHECK(int_of(&now, tcp, IPPROTO_TCP, TCP_USER_TIMEOUT) == USER_TIMEOUT_MS);
 	CHECK(int_of(&now, tcp, IPPROTO_TCP, TCP_KEEPIDLE) == KEEP_IDLE_S);
