@@ -257,12 +257,14 @@ static int read_process(struct credentials_of_process *ret, const struct proc_in
 	int r = add_thread(&p, pid, pid);
 
 	auto_closedir DIR *dir = proc_dir_open(pid, "task");
-	if (!dir && errno != ENOENT)
+	if (!dir && errno != ENOENT && errno != ESRCH)
 		return -errno;
 	for (struct dirent *e; r == 0 && dir && (e = readdir(dir));)
 		if (e->d_name[0] != '.' && atoi(e->d_name) != pid)
 			r = add_thread(&p, pid, atoi(e->d_name));
-	if (r < 0 || proc_is_gone(info->id))
+	if (r != -ENOMEM && proc_is_gone(info->id))
+		return 0; /* no failed read of it matters */
+	if (r < 0)
 		return r;
 	*ret = p;
 	p = (struct credentials_of_process){ 0 };
