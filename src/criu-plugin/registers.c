@@ -59,8 +59,10 @@ static int settle(pid_t tid, uint64_t saved, uint64_t deadline_ns, uint64_t *los
 		return r;
 	if ((r = tracee_is_in_call(tid)) != 0)
 		return r;
-	while (r == 0 && *lost && at == TRACEE_INTERRUPTED && clock_now_ns() < deadline_ns) {
-		r = tracee_step(tid, STEP_US, &at);
+	/* Steps of one length may meet a loop of the thread in the same place each time. */
+	for (unsigned n = 0;
+	     r == 0 && *lost && at == TRACEE_INTERRUPTED && clock_now_ns() < deadline_ns; n++) {
+		r = tracee_step(tid, STEP_US / 4 + n * 37 % STEP_US, &at);
 		if (r == 0)
 			r = read_lost(tid, saved, lost);
 	}

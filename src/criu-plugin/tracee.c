@@ -34,9 +34,10 @@ static int wait_for(pid_t tid, int *status)
 	return WIFSTOPPED(*status) ? 0 : -ESRCH;
 }
 
+/* By SIGTRAP, or in a process that is stopped by the signal of that, such as one that brumate guards. */
 static bool is_interruption(int status)
 {
-	return status >> 16 == PTRACE_EVENT_STOP && WSTOPSIG(status) == SIGTRAP;
+	return status >> 16 == PTRACE_EVENT_STOP;
 }
 
 /* Goes on to the next edge of a system call, or to what else stops it. */
