@@ -73,15 +73,19 @@ static pid_t start(void (*fn)(void))
 	pid_t pid;
 
 	atomic_store(shared, 0);
+	atomic_store(&shared[1], 0);
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
+		while (!atomic_load(&shared[1])) /* not before it is traced, as it may end soon */
+			;
 		fn();
 		_exit(0);
 	}
+	CHECK(ptrace(PTRACE_SEIZE, pid, NULL, NULL) == 0);
+	atomic_store(&shared[1], 1);
 	while (!atomic_load(shared))
 		;
-	CHECK(ptrace(PTRACE_SEIZE, pid, NULL, NULL) == 0);
 	CHECK(ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) == 0);
 	CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status));
 	return pid;
