@@ -24,7 +24,7 @@ import traceback
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import promises  # noqa: E402 (it stands beside this folder)
 import varlink_client
-from harness import SOURCE, Build, Failed, Instance, Log, Program, Skipped, expect, plain_signals, process_start, run
+from harness import SOURCE, Build, Failed, Instance, LaterLog, Log, Program, Skipped, expect, plain_signals, process_start, run
 
 MIB = 1 << 20
 NOBODY = 65534
@@ -814,6 +814,6 @@ def breaks(*numbers):
     return mark
 
 
-__all__ = ["breaks", "Background", "Bed", "CAP_CHECKPOINT_RESTORE", "DeviceNode", "Failed", "find_build", "pids", "Log", "SOURCE", "Skipped", "UserBed", "as_user", "allow_launcher", "case", "expect",
+__all__ = ["breaks", "Background", "Bed", "CAP_CHECKPOINT_RESTORE", "DeviceNode", "Failed", "find_build", "pids", "LaterLog", "Log", "SOURCE", "Skipped", "UserBed", "as_user", "allow_launcher", "case", "expect",
            "main", "may_connect", "process_start", "run",
            "read_link", "read_text", "wait_until", "with_env", "AS_NOBODY", "NOBODY", "MIB"]

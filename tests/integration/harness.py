@@ -123,6 +123,19 @@ class Log:
         return steps[-1] if steps else 0
 
 
+class LaterLog(Log):
+    """A log from some place on."""
+
+    skip = 0
+
+    def text(self):
+        return super().text()[self.skip:]
+
+    def begin_here(self):
+        """What a job that is taken down in the middle of its restore wrote is done once more."""
+        self.skip += len(self.text())
+
+
 @dataclass
 class Result:
     argv: list

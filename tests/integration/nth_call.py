@@ -13,7 +13,7 @@ import signal
 import time
 
 import faulty
-from cases import Log, case, expect, main, process_start, read_text, wait_until
+from cases import LaterLog, case, expect, main, process_start, read_text, wait_until
 
 SECONDS = float(os.environ.get("BRUMATE_TEST_SECONDS", "7"))
 SEED = int(os.environ.get("BRUMATE_TEST_SEED", "0")) or int(time.time())
@@ -21,19 +21,6 @@ SWEEP = os.environ.get("BRUMATE_TEST_SWEEP")
 WAYS = {"suspend": ("suspend", "resume"), "checkpoint": ("checkpoint", "restore")}
 # 1 and 7: nothing was changed, or it goes on; the others refuse. 8, that the job is lost, is none of them.
 FAILED = (1, 2, 3, 4, 5, 6, 7, 9, 124)
-
-
-class LaterLog(Log):
-    """A log from some place on."""
-
-    skip = 0
-
-    def text(self):
-        return super().text()[self.skip:]
-
-    def begin_here(self):
-        """What a job that is taken down in the middle of its restore wrote is done once more."""
-        self.skip += len(self.text())
 
 
 class Subject:

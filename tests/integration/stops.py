@@ -21,7 +21,7 @@ import signal
 import subprocess
 import time
 
-from cases import Failed, Log, case, expect, find_build, main, process_start, read_text, wait_until
+from cases import Failed, LaterLog, case, expect, find_build, main, process_start, read_text, wait_until
 
 SECONDS = float(os.environ.get("BRUMATE_TEST_SECONDS", "36"))
 SEED = int(os.environ.get("BRUMATE_TEST_SEED", "0")) or int(time.time())
@@ -91,18 +91,6 @@ def all_stops():
             found += [Stop("broker itself", verb, point, end) for point in BY_BROKER[verb]]
             found += [Stop("client", verb, point, end) for point in points[::4]]
     return [stop for stop in found if not ONLY or re.search(ONLY, str(stop))]
-
-
-class LaterLog(Log):
-    """A log from some place on."""
-
-    skip = 0
-
-    def text(self):
-        return super().text()[self.skip:]
-
-    def begin_here(self):
-        self.skip += len(self.text())
 
 
 class Subject:
