@@ -3,8 +3,8 @@
  * Reads CRIU's images and tells what is in them; see images.h. All hangs from files.img, whose entries have a type
  * and a number: the tables of descriptors, the mappings and the directories of the processes name them by these.
  *
- * Each image is read, told and let go before the next. What is told is paid for from a purse, as a few bytes of an image
- * can name the same long path again and again.
+ * Each image is read, reported and freed before the next. The report's text has a budget, as a few bytes of an image can
+ * name the same long path again and again.
  */
 #include "criu/images.h"
 

@@ -46,8 +46,8 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 	       const struct criu_fds *fds, const struct criu_plugin_env *plugin,
 	       const struct criu_options *o, struct brumate_error *err);
 
-/** Closes the socket and waits for the end of the process, killing it after a while. Returns its
- * wait status, or -errno. -ETIMEDOUT: not even that ends it, and whoever reaps orphans is to reap it. */
+/* * Closes the socket and waits for the end of the process, killing it after a while. Returns its wait status, or -errno.
+ * -ETIMEDOUT: not even that ends it, and the reaper of orphans gets it. */
 int criu_reap(struct criu_child *child);
 
 /** Opens CRIU's log to read it. Returns the descriptor (owned) or -errno. */
@@ -80,7 +80,7 @@ int heal_renew(struct heal_state *h, struct proc_id root, struct brumate_error *
 /** True where the kernel and our rights allow CRIU's lock of TCP connections by nftables. */
 bool heal_can_lock(void);
 
-/** True where a process of the tree has a TCP socket, or where that cannot be told. */
+/* * True where a process of the tree has a TCP socket, or where that is unknown. */
 bool heal_has_tcp(const struct heal_state *h);
 
 /** Takes the TCP sockets of the stopped tree out of repair, in which the tree could not use them. For one that CRIU does by

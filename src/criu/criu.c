@@ -134,7 +134,7 @@ static bool is_made_for(const struct session *s, pid_t ppid)
 }
 
 /* What a restore builds as process @i of the images: what has its number there, is younger than CRIU, and was made where
- * CRIU makes processes. Returns 0; -ESRCH: nobody has the number; -EPERM: somebody else. */
+ * CRIU makes processes. Returns 0; -ESRCH: no process has the number; -EPERM: another process has it. */
 static int find_half_built(const struct session *s, size_t i, struct proc_id *ret)
 {
 	pid_t pid = i < s->tree.n ? our_pid_of(s, s->tree.items[i].pid) : 0;
@@ -362,8 +362,8 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 	if (event == CRIU_EVENT_RESUMING && s->is_cancelled)
 		kill_before_it_runs(s);
 	s->past_return = event != CRIU_EVENT_FROZEN && !s->is_cancelled;
-	/* It lets the tree run and ends next, and that end is not to be taken for a death. If it is one all the same, nothing stops
-	 * the tree, which is to find its connections usable. */
+	/* It lets the tree run and ends next, and that end is not to be taken for a death. If it is a death after all,
+	 * nothing stops the tree, and its connections must be usable. */
 	if (s->past_return && o->leave_running) {
 		if (s->lock == LOCK_NEEDED)
 			heal_sockets(&s->heal);

@@ -20,7 +20,7 @@
 struct criu_program {
 	char path[4096];   /* the program, or a wrapper with its own loader and libraries */
 	int version;	   /* 40201 for 4.2.1 */
-	bool unprivileged; /* it runs as a user who is not root, with CAP_CHECKPOINT_RESTORE alone */
+	bool unprivileged; /* it runs as a user other than root, with CAP_CHECKPOINT_RESTORE alone */
 	char why[256]; /* "BRUMATE_CRIU", "in PATH, version 4.2.1", "provisioned: PATH's 3.17 is too old" */
 };
 
@@ -28,8 +28,8 @@ enum { CRIU_VERSION_MIN = 40200 };
 
 /**
  * Finds a CRIU that is new enough: BRUMATE_CRIU, else PATH (and /usr/sbin), else our provisioned one
- * (helper "criu/criu", see tools/criu-provision). The version is asked for by running it. For a user who is not root
- * and was not given CAP_CHECKPOINT_RESTORE it is what the launcher (criu-launch/) finds, whatever is named.
+ * (helper "criu/criu", see tools/criu-provision). The version is asked for by running it. For a user other than root and
+ * without CAP_CHECKPOINT_RESTORE it is what the launcher (criu-launch/) finds; names are ignored.
  * Errors to act on: -ENOENT (none), -EOPNOTSUPP (too old; text names versions and paths, hint says
  * what to do), -EPERM (a user can get no capability here; the hint says what root has to do). With EXIT_FAILED it is not
  * known whether there is one: it was killed, could not be started, or does not answer.
@@ -95,9 +95,9 @@ struct criu_options {
 	const char *const *externals;	     /* dump: NULL-terminated, or NULL */
 	const struct criu_inherit *inherits; /* restore */
 	size_t n_inherits;
-	/* CRIU runs as this user, with CAP_CHECKPOINT_RESTORE and no more: what the images and the processes make it open,
-	 * bind, link and become is what the user may, whatever they say. It must be able to read @images_dir_fd, or to
-	 * write to it, and to @work_dir_fd (criu_lend_dir()). Borrowed; NULL: it runs as we do. Only root can ask for it. */
+	/* CRIU runs as this user, with CAP_CHECKPOINT_RESTORE and no more: the images and the processes cannot make it open,
+	 * bind, link or become what the user may not. It must be able to read @images_dir_fd, or to write to it, and to
+	 * @work_dir_fd (criu_lend_dir()). Borrowed; NULL: it runs as we do. Only root can ask for it. */
 	struct criu_user *user;
 	uint32_t timeout_s; /* CRIU's own alarm for collecting tasks */
 	pid_t enter_ns_of;  /* run CRIU in this process's pid and mount namespaces; 0: our own */
@@ -156,11 +156,11 @@ DEFINE_AUTO(struct criu_dump *, criu_dump_free)
 void criu_release_network(int work_dir_fd, const char *log_name);
 
 /**
- * Makes a tree run on that was being dumped for a caller who has ended: kills @criu where it still runs,
+ * Makes a tree run on that was being dumped for a caller that has ended: kills @criu where it still runs,
  * takes the tree out of a stop (also one that it was in before), its sockets out of repair, and removes
- * the filter of its packets. Harmless where CRIU had let it go. @log_name: the log of the dump. @uid: whose tree it is; with
- * that user's rights it is signalled, 0: with ours. Errors to act on: -ETIMEDOUT
- * (CRIU was killed and has not ended, and the tree stands still: call it again).
+ * the filter of its packets. Harmless where CRIU had released it. @log_name: the log of the dump. @uid: the tree's user,
+ * with whose rights it is signalled; 0: with ours. Errors to act on: -ETIMEDOUT (CRIU was killed and has not ended, and the
+ * tree stands still: call it again).
  */
 int criu_heal(struct proc_id root, struct proc_id criu, uid_t uid, int work_dir_fd,
 	      const char *log_name, struct brumate_error *err);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Which CRIU is used: the one that was named, the system's, or the one provisioned beside us; for users who are not
- * root the one that the launcher runs. */
+/* Which CRIU is used: the one that was named, the system's, or the one provisioned in our own directory; for users other
+ * than root the one that the launcher runs. */
 #include "base/conf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -441,7 +441,7 @@ static int fail_no_launcher(struct brumate_error *err)
 	return -ENOENT;
 }
 
-/* Root decides who has the capability, by the group of the file. */
+/* Root grants the capability by the group of the file. */
 static int fail_not_in_group(const char *path, struct brumate_error *err)
 {
 	struct group group, *found = NULL;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 /*
  * What a CRIU that was killed leaves behind, and how a tree it was dumping is made to run on. Seen with
- * 4.2.1 on Linux 6.18: the kernel lets traced tasks go and the code that CRIU injected takes itself out
+ * 4.2.1 on Linux 6.18: the kernel detaches traced tasks and the code that CRIU injected takes itself out
  * when its socket closes; but TCP sockets stay in repair mode, in which reading and writing fail, and
  * the table that drops their packets stays too.
  *
- * So the tree must not run between CRIU's death and the repair. Nobody who is told of the death can be
- * quick enough for that; the kernel stops the tree itself. CRIU alone holds the writing end of a pipe.
+ * So the tree must not run between CRIU's death and the repair. A process that learns of the death is never quick enough for
+ * that; the kernel stops the tree itself. CRIU alone holds the writing end of a pipe.
  * Of the reading end each thread of the tree has an open file of its own here, which signals it
  * (fcntl(2), F_SETOWN_EX, F_SETSIG: SIGSTOP) when the other end closes; and a dying process closes what
- * it has open before it lets go of those it traces (kernel/exit.c, do_exit(): exit_files() and
+ * it has open before it detaches those it traces (kernel/exit.c, do_exit(): exit_files() and
  * exit_task_work() come before exit_notify()).
  */
 #include "base/array.h"
@@ -143,9 +143,9 @@ void heal_signal(const struct heal_state *h, int signal)
 			syscall(SYS_pidfd_send_signal, h->pid_fds[i], signal, NULL, 0);
 }
 
-/* A process closes what it has open in the order of the numbers, and lets go of it in the reverse order
- * (task_work_add() puts it in front). This is above all that CRIU opens itself, but for the descriptors
- * that it puts as high as its limit allows: the code in the tasks must not see its socket close first. */
+/* A process closes what it has open in the order of the numbers, and drops it in the reverse order (task_work_add() puts it
+ * in front). This is above all that CRIU opens itself, but for the descriptors that it puts as high as its limit allows: the
+ * code in the tasks must not see its socket close first. */
 static int above_the_others(int fd)
 {
 	struct rlimit limit;
@@ -204,7 +204,7 @@ static int add_stop(struct heal_state *h, int fd)
 	return 0;
 }
 
-/* Guards each thread, because one that is let go before its process has stopped would run. */
+/* Guards each thread, because one that is released before its process has stopped would run. */
 static int guard_process(struct heal_state *h, const char *pipe_path, pid_t pid)
 {
 	auto_closedir DIR *dir = proc_dir_open(pid, "task");
@@ -247,7 +247,7 @@ void heal_disarm(struct heal_state *h)
 
 /* ---- sockets ---- */
 
-/* Looks at the TCP socket @name of a process, or with NULL at what cannot be told. True ends the search. */
+/* Looks at the TCP socket @name of a process, or with NULL at what cannot be read. True ends the search. */
 typedef bool (*socket_fn)(void *arg, int pid_fd, const char *name);
 
 /*
@@ -352,8 +352,8 @@ static int await_child(pid_t pid, uint64_t timeout_ms)
 }
 
 /*
- * A child does it: since we looked at them, somebody outside the tree who shares its descriptors (clone(2), CLONE_FILES) may have
- * put a file there whose file system does not answer, and whoever gets that from it, and closes it, waits for ever.
+ * A child does it: since we looked at them, a process outside the tree that shares its descriptors (clone(2), CLONE_FILES)
+ * may have put a file there whose file system does not answer, and the close(2) of a copy of it never returns.
  */
 static void end_repairs(struct repairs *r)
 {
@@ -500,8 +500,8 @@ static void visit_lines(const char *log, size_t len, const char *mark, unsigned 
 	}
 }
 
-/* CRIU names the table after its run, which has a random number (uuid(3)), and cuts the name where its buffer ends. A shorter
- * one nobody but whoever guesses it would write. */
+/* CRIU names the table after its run, which has a random number (uuid(3)), and cuts the name where its buffer ends. A
+ * shorter one could only be a forgery by guess. */
 static void remove_lock_of_run(void *arg, const char *id, size_t len)
 {
 	char name[sizeof("CRIU-") + RUN_ID_LEN] = "CRIU-";
@@ -596,8 +596,8 @@ static void with_log(int log_fd, void (*fn)(const char *log, size_t len))
  * and another one is killed, it takes that for the answer (seen with 4.2.1). Before it waits it puts a
  * breakpoint in front of that return, which stays in the task and would end it by SIGTRAP, so it is taken out.
  *
- * Tracing is done by a process of its own: whoever traces is told of every stop by wait(2), and in the
- * callers another thread waits. It is forked from a program with threads and makes system calls only.
+ * Tracing is done by a process of its own: a tracer gets every stop from wait(2), and in the callers another thread waits.
+ * It is forked from a program with threads and makes system calls only.
  */
 
 #define BIT_OF(signal) (1ull << ((signal)-1))
@@ -735,7 +735,7 @@ static _Noreturn void run_escort(const struct heal_state *h, const struct escort
 	if (e->becomes_user && user_become(e->uid, e->gid, NULL, 0) < 0)
 		_exit(1);
 
-	/* Its end lets go of whatever it still traces. */
+	/* Its end detaches all that it still traces. */
 	signal(SIGALRM, SIG_DFL);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);

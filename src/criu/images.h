@@ -137,7 +137,7 @@ int criu_entries_open_bare(struct criu_entries *ret, const void *buf, size_t len
 /** Finds the next entry. 1, or 0 at the end; -EBADMSG. */
 int criu_entries_next(struct criu_entries *image, struct criu_entries *ret);
 
-enum { CRIU_CONTENTS_TEXT_MAX = 128 << 20 }; /* of all that is told, about */
+enum { CRIU_CONTENTS_TEXT_MAX = 128 << 20 }; /* of the whole report, about */
 
 /** Gives the image @name whole, at most CRIU_IMAGE_BYTES_MAX of it (@ret owned). 0, -ENOENT: there is none; another
  * -errno ends the reading with @err. */
@@ -147,29 +147,29 @@ typedef int (*criu_image_read_fn)(void *arg, const char *name, char **ret, size_
 /**
  * criu_contents_read() - tell what the images ask for
  *
- * Pure, but for @read. @ret (owned) is an object: processes, the root first; files and sockets, each with who has it.
+ * Pure, but for @read. @ret (owned) is an object: processes, the root first; files and sockets, each with its holders.
  * What the members mean is in wire/io.brumate.varlink. Strings are escaped as image/escape.h does.
  * Errors to act on: -EBADMSG names the image that is damaged, -E2BIG (more than CRIU_CONTENTS_TEXT_MAX), -ENOMEM.
  */
 int criu_contents_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);
 
-/** The same, but files and sockets alone (an object, owned), and not who has them: two images are read. */
+/* * The same, but files and sockets alone (an object, owned), without their holders: two images are read. */
 int criu_files_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);
 
-/** The same, but the array of sockets alone (owned), and not who has them: one image is read. */
+/* * The same, but the array of sockets alone (owned), without their holders: one image is read. */
 int criu_sockets_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);
 
 /* ---- rewriting what is opened at a restore ---- */
 
-/** What becomes of a regular file of the images: bits. */
+/* * What the images say of a regular file's fate: bits. */
 enum criu_regular {
 	/* Opened by way of the descriptor that a restore is given under the whole path (criu_inherit.key, with its first '/'),
 	 * with the flags and the position of each that had it; by its path where the restore is given none. */
 	CRIU_REGULAR_GIVEN = 1u << 0,
-	CRIU_REGULAR_ANY_SIZE = 1u << 1, /* whatever its size is by then */
+	CRIU_REGULAR_ANY_SIZE = 1u << 1, /* at any size by then */
 };
 
-/** Says what becomes of the file at @path: CRIU_REGULAR_… */
+/* * Decides the fate of the file at @path: CRIU_REGULAR_… */
 typedef unsigned (*criu_regular_fn)(void *arg, const char *path);
 
 /** Asks @fn of each regular file in the images of a dump beneath @dir_fd that has a name, and writes it down there.
@@ -186,8 +186,8 @@ struct criu_ghost {
 	bool is_written; /* open for writing */
 };
 
-/** Says what becomes of a ghost: 1: it is not in the images any more, but a restore is given it under the key @ret_key (of @room
- * bytes, with a '/' first); 0: nothing. <0 ends the rewriting. criu_ghost_copy() gets what it holds. */
+/* * Decides the fate of a ghost: 1: it is not in the images any more, but a restore is given it under the key @ret_key (of
+ * @room bytes, with a '/' first); 0: nothing. <0 ends the rewriting. criu_ghost_copy() gets what it holds. */
 typedef int (*criu_ghost_fn)(void *arg, const struct criu_ghost *ghost, char *ret_key, size_t room);
 
 /** Asks @fn of each ghost that is a file or a directory, once, and takes it out of the images of a dump beneath @dir_fd. 0,

@@ -148,8 +148,8 @@ int criu_mend_files(struct criu_mended *ret, const void *buf, size_t len_bytes,
 
 /* ---- timers of processes ---- */
 
-/* The numbers of clocks of CPU time: the bits of a thread's or process's number, inverted, above three that say which clock it
- * is (linux/posix-timers.h). Number 0 is whoever made the timer. */
+/* The numbers of clocks of CPU time: the bits of a thread's or process's number, inverted, above three that say which clock
+ * it is (linux/posix-timers.h). Number 0 is the timer's maker. */
 enum { CLOCK_OF_THREAD = 4, CLOCK_KIND_BITS = 3 };
 
 static bool is_of_a_thread(int32_t clock)
@@ -199,7 +199,7 @@ static int mend_clock(CriuImage__PosixTimer *t, const struct criu_image_process 
 	if (!is_of_a_thread(clock))
 		return 0;
 	if (!tid) {
-		/* Who wants to be signalled by its own CPU time makes the timer itself: the kernel offers it no other. */
+		/* The kernel gives a thread signals for its own CPU time only by a timer that it made itself. */
 		if (t->notify == SIGEV_THREAD_ID && t->has_thread)
 			tid = t->thread;
 		else if (p->n_threads <= 1)

@@ -24,20 +24,20 @@ struct criu_semaphores {
 };
 
 /**
- * Mends files.img. A timer behind a descriptor that repeats, and has expired unread, begins anew when it is read, which CRIU does
- * not restore; and to what is left of an absolute one CRIU adds the seconds of the clock alone, so that it expires too
- * early, or again. That an eventfd is a semaphore CRIU does not write down: it gets O_DIRECT, which no eventfd has, and by which
- * our plugin knows it (criu-plugin/plugin.h). Pure. Returns 1 (@ret), 0 (nothing is to be changed), -EBADMSG, -ENOMEM; -EOVERFLOW: an
- * eventfd has a count that CRIU would cut.
+ * Mends files.img. A timer behind a descriptor that repeats, and has expired unread, begins again when it is read, which
+ * CRIU does not restore; and to what is left of an absolute one CRIU adds the seconds of the clock alone, so that it expires
+ * too early, or again. That an eventfd is a semaphore CRIU does not write down: it gets O_DIRECT, which no eventfd has, and
+ * by which our plugin knows it (criu-plugin/plugin.h). Pure. Returns 1 (@ret), 0 (nothing is to be changed), -EBADMSG,
+ * -ENOMEM; -EOVERFLOW: an eventfd has a count that CRIU would cut.
  */
 int criu_mend_files(struct criu_mended *ret, const void *buf, size_t len_bytes,
 		    const struct criu_semaphores *semaphores);
 
 /**
- * Mends the core image of a process's first thread: timer_create(2). A timer that notifies a thread, or counts its CPU time, does
- * nothing any more once the thread has ended, while CRIU fails to make it; and CLOCK_THREAD_CPUTIME_ID is the clock of the thread that
- * made the timer, while CRIU has the first thread make all. Pure. Returns 1 (@ret), 0, -EBADMSG, -ENOMEM; -EOPNOTSUPP: which
- * thread's CPU time a timer counts cannot be told.
+ * Mends the core image of a process's first thread: timer_create(2). A timer that notifies a thread, or counts its CPU time,
+ * does nothing any more once the thread has ended, while CRIU fails to make it; and CLOCK_THREAD_CPUTIME_ID is the clock of
+ * the thread that made the timer, while CRIU has the first thread make all. Pure. Returns 1 (@ret), 0, -EBADMSG, -ENOMEM;
+ * -EOPNOTSUPP: it is unknown whose CPU time a timer counts.
  */
 int criu_mend_core(struct criu_mended *ret, const void *buf, size_t len_bytes,
 		   const struct criu_image_process *p);

@@ -500,8 +500,8 @@ static int take_back(int fd, mode_t mode)
 	return fchown(fd, geteuid(), getegid()) < 0 || fchmod(fd, mode) < 0 ? -errno : 0;
 }
 
-/* A link, or a file of somebody else that was moved here, would show as a part of the image, which is given to the user
- * again at a restore. */
+/* A link, or another's file that was moved here, would show as a part of the image, which the user gets back at a restore.
+ *  */
 static int take_back_image(int dir_fd, const char *name, const void *arg)
 {
 	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

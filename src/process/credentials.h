@@ -82,8 +82,8 @@ DEFINE_AUTO_FINI(struct credentials_of_tree, credentials_of_tree_fini)
 /**
  * credentials_of_tree() - read those of all threads of a tree
  *
- * They only hold for as long as the tree is frozen. Processes that end meanwhile are left out.
- * Errors to act on: -EIO (cannot be told).
+ * They only hold for as long as the tree is frozen. Processes that end meanwhile are left out. Errors to act on: -EIO
+ * (cannot be read).
  */
 int credentials_of_tree(struct credentials_of_tree *ret, const struct proc_tree *tree,
 			struct brumate_error *err);
@@ -94,7 +94,7 @@ int credentials_of_tree(struct credentials_of_tree *ret, const struct proc_tree 
  * What is done to the job of a user shows the memory of its processes, and makes them run again. So none of them may
  * be more than that user: no setuid program, none with capabilities, none of another user, and none that lets nobody
  * read its memory (prctl(2), PR_SET_DUMPABLE). A tree of root is root's affair.
- * Errors to act on: -EPERM names the process; -EIO (cannot be told).
+ * Errors to act on: -EPERM names the process; -EIO (cannot be read).
  */
 int credentials_check(const struct credentials_of_tree *t, uid_t uid, struct brumate_error *err);
 

@@ -54,8 +54,8 @@ static int stat_descriptor(struct statx *ret, const char *path)
 											 : 0;
 }
 
-/* Opens what the kernel has in its cache, which it may fail to see while somebody mounts or renames. Before 5.12 the kernel
- * cannot be told that, and asks. */
+/* Opens what the kernel has in its cache, which it may miss during a mount or rename elsewhere. Kernels before 5.12 have no
+ * such flag, and ask the file system. */
 static int open_cached(int root_fd, const char *path)
 {
 	struct open_how how = { .flags = O_PATH | O_CLOEXEC,
@@ -72,8 +72,8 @@ static int open_cached(int root_fd, const char *path)
 	return fd < 0 ? -ENOENT : fd;
 }
 
-/* A file below the process's root. Its path is what the program has in its environment, and may lead to a file system that does
- * not answer: nobody is asked, as a file that somebody holds open is in the cache. */
+/* A file below the process's root. Its path is what the program has in its environment, and may lead to a file system that
+ * does not answer: the file system is not asked, as a file that is open is in the cache. */
 static int stat_cached(struct statx *ret, pid_t pid, const char *path)
 {
 	auto_free char *root = path_format("/proc/%d/root", pid);

@@ -12,7 +12,7 @@
 /** Which job of the driver a process is in. */
 struct driver_job {
 	uint64_t device, inode; /* of its file */
-	const char *missing;	/* of what a process of such a job is to be told, borrowed; NULL: nothing */
+	const char *missing;	/* text for a process of such a job, borrowed; NULL: none */
 };
 
 /**

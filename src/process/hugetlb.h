@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * Huge pages that a machine sets aside (hugetlbfs, MAP_HUGETLB, MFD_HUGETLB): how many the processes of a
- * tree have claim to, and how many are left here. Nothing is touched. What is told is what a restore
- * cannot do without, never more: pages of files that stay are not among them.
+ * tree have claim to, and how many are left here. Nothing is touched. The counts are what a restore needs, never more: pages
+ * of files that stay do not count.
  */
 #pragma once
 

@@ -15,7 +15,7 @@
 /** What the mappings of a process (@maps, the text of /proc/PID/maps) say. */
 enum leftover {
 	LEFTOVER_NONE,	  /* no such device is mapped */
-	LEFTOVER_OF_FORK, /* copies of its parent's, of no use to it */
+	LEFTOVER_OF_FORK, /* unusable copies of its parent's */
 	LEFTOVER_STATE,	  /* of its own, and in use */
 };
 
@@ -24,9 +24,9 @@ enum leftover {
  * @vendor: of the devices
  * @is_fork: made by fork, and has started no program since (proc_info)
  *
- * A context on a GPU does not survive a fork, and the library that made it refuses to be used in the child. What
- * maps the device without that library, or beside a graphics driver, has state that the driver's checkpoint
- * knows nothing of. Pure. @ret_path (may be NULL): the first device, @room bytes.
+ * A context on a GPU does not survive a fork, and the library that made it refuses to be used in the child. What maps the
+ * device without that library, or with a graphics driver, has state that the driver's checkpoint knows nothing of. Pure.
+ * @ret_path (may be NULL): the first device, @room bytes.
  */
 enum leftover leftover_judge(const char *maps, const struct gpu_vendor *vendor, bool is_fork,
 			     char *ret_path, size_t room);

@@ -11,9 +11,9 @@
 /**
  * memory_dir_open() - a directory on a tmpfs of its own for at most @max_bytes
  *
- * It has no path: nobody else sees it, and it is gone with the last fd, whatever becomes of us. Who may not mount has a
- * child mount it in a user namespace of its own, in which the kernel allows that to every user. What is in it does not go to swap
- * where root makes it (since Linux 6.4); else it may, as all memory of the job may.
+ * It has no path: nobody else sees it, and the kernel removes it with the last fd, even if we are killed. Who may not mount
+ * has a child mount it in a user namespace of its own, in which the kernel allows that to every user. What is in it does not
+ * go to swap where root makes it (since Linux 6.4); else it may, as all memory of the job may.
  * Returns its fd (owned), or -errno: -EPERM (neither may be had here), -ENOSYS (before Linux 5.2), -ENOMEM (the machine has
  * less left).
  */

@@ -63,8 +63,8 @@ static int wait_status(const siginfo_t *info)
 	return info->si_status | (info->si_code == CLD_DUMPED ? 0x80 : 0);
 }
 
-/* True when the last child has been reaped. The root's end is noted before it is reaped: whoever sees
- * it gone finds the note. */
+/* True when the last child has been reaped. The root's end is noted before it is reaped, so the note exists once the root is
+ * gone. */
 static bool reap_all(pid_t root_pid, bool *had_job)
 {
 	for (;;) {
@@ -141,7 +141,7 @@ static int take_name(const struct init *init)
 static int take_place(const struct pidns_place *place)
 {
 	char dir[48] = "/proc/self/fd/";
-	/* Opened before it is hidden, where it lies beside its place. */
+	/* Opened before the new mount hides it, should it lie near that place. */
 	auto_close int fd = open(place->dir, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
 	if (fd < 0)

@@ -42,11 +42,11 @@ int pidns_read_status(const char *status_path, pid_t root_pid, int *ret_status);
  */
 int pidns_end_all(const char *status_path);
 
-/** The pid namespace of the caller, as a number; 0: cannot be told. */
+/* * The pid namespace of the caller, as a number; 0: unknown. */
 uint64_t pidns_own(void);
 
-/** As the caller's init was told it, where it lives in such a namespace (owned; the end may be missing); else NULL. Whoever
- * makes a namespace can have an init that says anything. */
+/* * As the arguments of the caller's init name it, where it lives in such a namespace (owned; the end may be missing); else
+ * NULL. The maker of a namespace chooses those arguments, so they prove nothing. */
 char *pidns_own_status_path(void);
 
 /** The process that has number @inner_pid in the pid namespace of @of (our numbering); 0: none. */

@@ -250,7 +250,7 @@ static int look_at(void *arg, int fd, const struct inet_diag_msg *m)
 		return 0;
 	}
 	look->use.n_sockets++;
-	/* A connection may keep a port, too, but who listens is who has it. */
+	/* A connection may keep a port, too, but the listener is its holder. */
 	if (!look->inode || !m->id.idiag_dport)
 		look->inode = m->idiag_inode;
 	return 0;

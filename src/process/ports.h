@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* Who has an address of the internet or the file of a unix socket on this machine, as the kernel's socket diagnosis tells. */
+/* Holders of an internet address or of a unix socket's file on this machine, from the kernel's socket diagnosis. */
 #pragma once
 
 #include <netinet/in.h>
@@ -19,22 +19,22 @@ union port_address {
 
 /** What is bound at an address, or at all of its port. */
 struct port_use {
-	size_t n_sockets; /* that somebody has open */
+	size_t n_sockets; /* that is open */
 	size_t n_ended; /* TCP connections that have ended there, which the kernel remembers for a minute */
-	pid_t pid; /* who has one of the sockets; 0: it cannot be told */
+	pid_t pid; /* a process that holds one of the sockets; 0: unknown */
 	char comm[PROC_COMM_BYTES];
 };
 
-/** Looks who is at @address. Errors to act on: none, the kernel may not tell. */
+/* * Finds the holder of @address. Errors to act on: none, the kernel may not tell. */
 int port_look(struct port_use *ret, const union port_address *address, bool is_tcp,
 	      struct brumate_error *err);
 
-/** Has the kernel forget the connections that have ended at @address. Errors to act on: -EPERM (it takes
- * CAP_NET_ADMIN), -EOPNOTSUPP (this kernel does not do that): they go by themselves. */
+/* * Has the kernel forget the connections that have ended at @address. Errors to act on: -EPERM (it takes CAP_NET_ADMIN),
+ * -EOPNOTSUPP (this kernel does not do that): they time out. */
 int port_forget_ended(const union port_address *address, struct brumate_error *err);
 
-/** Whether the unix socket with number @inode is bound at the file @st, whatever name it was bound by: such names may be
- * relative, or those of another mount namespace. 1, 0, or -errno: it cannot be told. */
+/* * Whether the unix socket with number @inode is bound at the file @st, under any name: such names may be relative, or
+ * those of another mount namespace. 1, 0, or -errno: unknown. */
 int port_is_at_file(unsigned inode, const struct stat *st);
 
 /** Finds a process that has the socket with number @inode open. Returns 1, or 0 where none can be seen to. */

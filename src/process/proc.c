@@ -103,7 +103,7 @@ static pthread_mutex_t clock_lock = PTHREAD_MUTEX_INITIALIZER;
 static bool clock_is_known;
 static int64_t clock_shift_ns; /* what our clock is ahead */
 
-/* Under the lock. Where it cannot be told, the next look tries again. */
+/* Under the lock. Where it cannot be read, the next call tries again. */
 static int read_clock_shift(void)
 {
 	auto_free char *text = NULL;

@@ -69,22 +69,22 @@ ssize_t proc_link_read(pid_t pid, const char *name, char *ret, size_t room);
 /** The next process in a directory of /proc. Returns as dir_next(). */
 int proc_next(DIR *proc, pid_t *ret);
 
-/** Whether all its threads stand stopped or have ended, from /proc/PID/task: 1, 0, -ESRCH, or -errno where
- * that cannot be told. */
+/* * Whether all its threads stand stopped or have ended, from /proc/PID/task: 1, 0, -ESRCH, or -errno where that is unknown.
+ *  */
 int proc_has_stopped(struct proc_id id);
 
 /**
  * How a process ended that is still a zombie: its status as wait(2) gives it, from /proc/PID/stat
  * (proc(5), exit_code; the kernel shows it to who may trace the process). 0; -EAGAIN: it has not
- * ended; -ESRCH; -errno where that cannot be told.
+ * ended; -ESRCH; -errno where that is unknown.
  */
 int proc_zombie_status(struct proc_id id, int *ret_status);
 
 /** pidfd of exactly this process (owned); -ESRCH where it is gone for certain, else -errno. */
 int proc_open(struct proc_id id);
 
-/** Whether the process behind @pidfd has its number still, running or not: then whatever was done by that number since the
- * pidfd was opened was done to it. */
+/* * Whether the process behind @pidfd has its number still, running or not: then each act by that number since the pidfd was
+ * opened hit this process. */
 bool proc_has_number(int pidfd);
 
 /** Signals exactly this process. Returns 0, -ESRCH where it is gone for certain, -EPERM, -errno. */
@@ -133,11 +133,11 @@ struct proc_members {
 	uid_t uid; /* whose job it is: with that user's rights members are signalled; 0: with ours */
 };
 
-/** As proc_tree_read() of all members: the root first, then orphans and descendants. -ESRCH if there are none. */
+/* * Like proc_tree_read(), of all members: the root first, then orphans and descendants. -ESRCH if there are none. */
 int proc_members_read(struct proc_tree *ret, const struct proc_members *m,
 		      struct brumate_error *err);
 
-/** As proc_tree_kill() of all members. Those that user @m->uid may not signal are left alone. */
+/* * Like proc_tree_kill(), of all members. Those that user @m->uid may not signal are left alone. */
 int proc_members_kill(const struct proc_members *m, uint64_t deadline_ns);
 
 /** Whether @info, of a tree that proc_members_read() read, is an orphan that came to @m's reaper. */

@@ -29,6 +29,6 @@ int reap_poll(pid_t pid, int *ret_status);
 /** Leaves a protected child to reap_orphans() after all. */
 void reap_release(pid_t pid);
 
-/** Reaps every ended child that is not protected; @on_exit (may be NULL) is told of each. Returns 0, or -errno where
- * not all children could be looked for: they have yet to be reaped. */
+/* * Reaps every ended child that is not protected; @on_exit (may be NULL) is called for each. Returns 0, or -errno where not
+ * all children could be looked for: they have yet to be reaped. */
 int reap_orphans(void (*on_exit)(void *arg, pid_t pid, int status), void *arg);

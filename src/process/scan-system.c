@@ -48,7 +48,7 @@ struct target {
 	unsigned fd, before;
 };
 
-/* As kcmp(2): 0 where @fd is it, above that where it is not; -1: that cannot be told. */
+/* Like kcmp(2): 0 where @fd is it, above that where it is not; -1: unknown. */
 static long compare_target(const struct scan_fd *epoll, struct target t, int fd)
 {
 	const struct kcmp_epoll_slot slot = { .efd = (unsigned)epoll->fd,
@@ -451,8 +451,9 @@ static bool status_has(pid_t pid, const char *line)
 }
 
 /*
- * Who is not root confines itself only where it can gain no privilege by exec any more. Who came to that by itself, and not for
- * filters of system calls, did it for something; where the job was begun like that, or has filters, that says little.
+ * The kernel lets a process without root confine itself only after it has given up gaining privileges by exec. A process
+ * that gave them up by itself, and not for filters of system calls, had a reason; where the job began without them, or has
+ * filters, that says little.
  */
 void scan_sandboxes(struct scan *s)
 {

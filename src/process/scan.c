@@ -714,7 +714,7 @@ static bool same_ns(pid_t a, pid_t b, const char *name)
 	char file[16], of_a[64], of_b[64];
 
 	snprintf(file, sizeof(file), "ns/%s", name);
-	/* What cannot be told is found by the check of rights. */
+	/* What cannot be read here is found by the check of rights. */
 	return proc_link_read(a, file, of_a, sizeof(of_a)) <= 0 ||
 	       proc_link_read(b, file, of_b, sizeof(of_b)) <= 0 || !strcmp(of_a, of_b);
 }

@@ -88,6 +88,6 @@ int scan_find_outside(struct scan_socket **ret, size_t *ret_n, const struct proc
  * has has the device and the library of its parent, but none of the driver's threads. */
 bool scan_can_have_gpu_state(const struct proc_info *info);
 
-/** Whether the process has the vendor's device open or its driver library mapped (a process worth
- * asking the driver about): 1, 0, or -errno where that cannot be told. */
+/* * Whether the process has the vendor's device open or its driver library mapped (a process worth asking the driver about):
+ * 1, 0, or -errno where that is unknown. */
 int scan_uses_gpu(pid_t pid);

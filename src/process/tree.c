@@ -24,7 +24,7 @@
 enum {
 	CHILDREN_BYTES_MAX = 8 * 1024 * 1024,
 	TREE_PASSES_MAX = 32, /* of a tree that never stops forking */
-	STOP_WAIT_MS = 1000,  /* while nothing changes: vfork(2) holds up a stop */
+	STOP_WAIT_MS = 1000,  /* while nothing changes: vfork(2) delays a stop */
 	REAPER_WAIT_MS = 2000,
 };
 
@@ -202,8 +202,8 @@ static bool is_ours(const char *folder, pid_t pid)
 	return *folder && !strcmp(folder, own);
 }
 
-/* What a reaper does not start as a member: its CRIU, programs of ours, and whatever a thread of this process waits for
- * by itself, as it has started it. */
+/* What a reaper does not start as a member: its CRIU, programs of ours, and each child that a thread of this process started
+ * and waits for. */
 static bool is_no_orphan(const struct proc_members *m, const char *folder, pid_t pid)
 {
 	return pid == m->apart.pid || is_ours(folder, pid) ||
@@ -340,8 +340,8 @@ static int stop_all(struct proc_tree *t, size_t spared, uid_t uid, size_t *ret_n
 }
 
 /*
- * Adds children of theirs that the lists left out, of which a list does not tell: where a child that nobody knows of
- * ends while it is read, another one is skipped. /proc itself has everybody who is there while it is read.
+ * Adds children of theirs that the lists left out. A list says nothing of that: where a child that no caller has read ends
+ * during the read, the kernel skips another one. /proc itself lists each process that lives through the read.
  */
 static int add_left_out(struct proc_tree *t)
 {
@@ -438,7 +438,7 @@ int proc_tree_kill(struct proc_id root, uint64_t deadline_ns)
  * the tree's are sorted, so that everybody else on the machine costs a few calls.
  */
 
-/* Where it cannot be told, as of a process that has ended, they are taken for different. */
+/* Where it is unknown, as of a process that has ended, they are taken for different. */
 static int by_memory(const void *a, const void *b)
 {
 	const pid_t *one = a, *other = b;
