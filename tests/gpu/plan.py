@@ -19,6 +19,7 @@ class Row:
 ROWS = (
     Row(r"^bench: 32 GiB", 10, alone=True, seconds=60),
     Row(r"^defaults: ", 10, alone=True, seconds=180),
+    Row(r"^engine: ", 11, alone=True, seconds=150),
     Row(r"^two GPUs: both at once", 11, alone=True, seconds=60),
     Row(r"^steady state: ", 12, alone=True, seconds=60),
     Row(r"^cost of calls: launches", 13, alone=True, seconds=30),
