@@ -20,6 +20,7 @@ PARSER.add_argument("--layers", type=int, default=24)
 PARSER.add_argument("--memory", type=float, help="part of the GPU for the cache; default: the library's")
 OPTIONS = PARSER.parse_args()
 torch = gpu_steps.torch_with_gpus()
+torch.utils.deterministic.fill_uninitialized_memory = False  # as without gpu_steps: the cache is not written before its use
 transformers = gpu_steps.package("transformers")
 
 WIDTH, HEADS, KEY_HEADS, VOCABULARY = 4096, 32, 8, 32000
