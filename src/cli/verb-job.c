@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "remote/remote.h"
+#include "edges/objects/remote.h"
 
 /* ---- run ---- */
 

@@ -18,7 +18,7 @@
 #include "base/cleanup.h"
 #include "base/paths.h"
 #include "job/request.h"
-#include "remote/remote.h"
+#include "edges/objects/remote.h"
 
 /* ---- export and import ---- */
 

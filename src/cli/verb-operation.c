@@ -16,7 +16,7 @@
 
 #include "base/cleanup.h"
 #include "job/request.h"
-#include "remote/remote.h"
+#include "edges/objects/remote.h"
 
 /* ---- jobs that --all or --latest means ---- */
 

@@ -9,7 +9,7 @@
 
 #include "base/fd.h"
 #include "base/paths.h"
-#include "remote/remote.h"
+#include "edges/objects/remote.h"
 
 struct remote_restore {
 	struct remote_restore_job of;

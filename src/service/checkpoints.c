@@ -22,7 +22,7 @@
 #include "chunks/chunks.h"
 #include "engine/externals.h"
 #include "image/manifest.h"
-#include "remote/remote.h"
+#include "edges/objects/remote.h"
 #include "store/store.h"
 
 /* ---- what a restore would do, told from the manifest and CRIU's images ---- */

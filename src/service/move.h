@@ -4,7 +4,7 @@
 
 #include "service/service.h"
 
-#include "remote/remote.h"
+#include "edges/objects/remote.h"
 
 struct remote_given {
 	struct remote_config config;

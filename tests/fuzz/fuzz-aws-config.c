@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Files of AWS's tools, and what a metadata service answers. */
-#include "remote/config.h"
+#include "edges/objects/config.h"
 
 #include <stdint.h>
 #include <string.h>

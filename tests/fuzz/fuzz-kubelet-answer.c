@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* What a kubelet answers: refused, or paths that can be printed. */
-#include "service/kubelet.h"
+#include "edges/k8s/kubelet.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Answers of object stores: read or refused, with paths and texts within their bounds. */
-#include "remote/xml.h"
+#include "edges/objects/xml.h"
 
 #include <stdint.h>
 #include <stdlib.h>
