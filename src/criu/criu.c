@@ -334,6 +334,12 @@ static int accept_root(struct session *s, pid_t named)
 	return 0;
 }
 
+/* After the answer to this event the tree runs. */
+static enum criu_event last_event(Criu__ReqType type)
+{
+	return type == CRIU__REQ_TYPE__DUMP ? CRIU_EVENT_DUMPED : CRIU_EVENT_RESUMING;
+}
+
 static int on_notify(struct session *s, const Criu__Notify *notify)
 {
 	const struct criu_options *o = s->options;
@@ -361,7 +367,7 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 		cancel_session(s);
 	if (event == CRIU_EVENT_RESUMING && s->is_cancelled)
 		kill_before_it_runs(s);
-	s->past_return = event != CRIU_EVENT_FROZEN && !s->is_cancelled;
+	s->past_return = event == last_event(s->type) && !s->is_cancelled;
 	/* It lets the tree run and ends next, and that end is not to be taken for a death. If it is a death after all,
 	 * nothing stops the tree, and its connections must be usable. */
 	if (s->past_return && o->leave_running) {
@@ -372,17 +378,11 @@ static int on_notify(struct session *s, const Criu__Notify *notify)
 	return acknowledge(s, !s->is_cancelled);
 }
 
-/* The event that is awaited after all others have come. */
-static enum criu_event end_of(Criu__ReqType type)
-{
-	return type == CRIU__REQ_TYPE__DUMP ? CRIU_EVENT_DUMPED + 1 : CRIU_EVENT_RESUMING + 1;
-}
-
 static int on_response(struct session *s, const Criu__Resp *resp)
 {
 	const bool has_events = s->type != CRIU__REQ_TYPE__CHECK;
 
-	if (resp->success && has_events && s->awaited != end_of(s->type))
+	if (resp->success && has_events && s->awaited != last_event(s->type) + 1)
 		return distrust(s, "says that it is done, and has not asked what it has to");
 	if (resp->success && resp->restore &&
 	    (!s->tree.n || resp->restore->pid != s->tree.items[0].pid))
@@ -436,6 +436,17 @@ static void tell_if_stuck(struct session *s)
 		o->on_stuck(o->arg, s->child.id.pid, &why);
 }
 
+/* Cancels while CRIU works. Once it has built all of a tree, it waits for each task to reach its end and sees none die; as it
+ * traces some of them by then, which would run if it alone ended, they end first. */
+static void break_off(struct session *s)
+{
+	cancel_session(s);
+	if (!s->root.pid)
+		return;
+	kill_before_it_runs(s);
+	kill_criu(s);
+}
+
 /* How much was done by what a restore builds, which works by itself while CRIU waits. */
 static uint64_t work_beside(const struct session *s)
 {
@@ -479,7 +490,7 @@ static void cancel_if_still(struct session *s)
 	}
 	brumate_fail(&s->why, ETIMEDOUT, "CRIU has waited for %.0f s, and done nothing",
 		     clock_since_s(s->worked_at_ns));
-	cancel_session(s);
+	break_off(s);
 }
 
 /* Its user may stop a CRIU that works with the user's rights. It can take nothing back then, and is killed. */
@@ -495,21 +506,36 @@ static void kill_if_stopped(struct session *s)
 	    clock_now_ns() - s->stopped_at_ns > patience_ms(STOPPED_TIMEOUT_MS) * NS_PER_MS) {
 		brumate_fail(&s->why, EIO, "CRIU, process %d, was stopped by a signal",
 			     s->child.id.pid);
-		cancel_session(s);
+		break_off(s);
 	}
 	if (s->is_cancelled && s->kill_at_ns != DEADLINE_NEVER)
 		kill_criu(s);
 }
 
-/* The time is over, and it is known what for. */
+/* The restored process that a signal has stopped, for which CRIU waits; NULL: none. */
+static const struct proc_info *find_stopped(const struct session *s)
+{
+	for (size_t i = 0; i < s->restored.n; i++)
+		if (proc_has_stopped(s->restored.items[i].id) == 1)
+			return &s->restored.items[i];
+	return NULL;
+}
+
+/* The time is over: adds to the reason which process CRIU waited for. */
 static void tell_of_stop(struct session *s)
 {
+	const struct proc_info *p = find_stopped(s);
 	char text[sizeof(s->why.text)];
 
-	if (!s->stopped_at_ns || s->why.code != ETIMEDOUT)
+	if (s->why.code != ETIMEDOUT || (!s->stopped_at_ns && !p))
 		return;
-	snprintf(text, sizeof(text), "%s; CRIU, process %d, was stopped by a signal", s->why.text,
-		 s->child.id.pid);
+	if (s->stopped_at_ns)
+		snprintf(text, sizeof(text), "%s; CRIU, process %d, was stopped by a signal",
+			 s->why.text, s->child.id.pid);
+	else
+		snprintf(text, sizeof(text),
+			 "%s; process %d (%s), which is being restored, was stopped by a signal",
+			 s->why.text, p->id.pid, p->comm);
 	strcpy(s->why.text, text);
 }
 
@@ -529,7 +555,7 @@ static void tick_session(struct session *s)
 		proc_signal(s->child.id, SIGKILL);
 	if (!s->is_cancelled && !s->past_return && o->on_tick && o->on_tick(o->arg, &s->why) < 0) {
 		tell_of_stop(s);
-		cancel_session(s);
+		break_off(s);
 	}
 }
 

@@ -210,6 +210,21 @@ def a_criu_that_was_stopped_before_it_ran(bed):
     log.goes_on()
 
 
+@case
+def a_restored_process_that_was_stopped(bed):
+    """CRIU has built the whole tree by then, and waits for each of its processes."""
+    job, log = bed.counter("train")
+    bed.operation("checkpoint", job)
+    for victim in ("reaper", "job"):
+        bed.fault("restore.restored", f"stop:{victim}")
+        words = r"timed out after 1 s: .*process \d+ .*being restored, was stopped by a signal"
+        in_time(bed, 1 + SPARE_S, 124, words, "restore", "--timeout", "1s", job)
+        bed.disarm()
+        bed.expect_state(job, "checkpointed")
+    bed.ok("restore", job)
+    log.goes_on()
+
+
 def freezer(name):
     """A new cgroup whose processes can be frozen, and the file and the words that do so."""
     for root, file, words in (("/sys/fs/cgroup", "cgroup.freeze", ("1", "0")),
