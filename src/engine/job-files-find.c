@@ -136,6 +136,7 @@ static bool is_wanted(const struct finding *f, const char *path)
 
 struct descriptor {
 	unsigned flags;
+	bool is_leased; /* for writing */
 	uint64_t position;
 };
 
@@ -147,6 +148,7 @@ static bool read_descriptor(struct descriptor *ret, pid_t pid, const char *name)
 	snprintf(path, sizeof(path), "fdinfo/%.16s", name);
 	if (proc_file_read(pid, path, FDINFO_BYTES_MAX, &info, NULL) < 0)
 		return false;
+	ret->is_leased = scan_has_write_lease(info);
 	const char *position = strstr(info, "pos:"), *flags = strstr(info, "flags:");
 	return position && flags && sscanf(position, "pos: %" SCNu64, &ret->position) == 1 &&
 	       sscanf(flags, "flags: %o", &ret->flags) == 1;
@@ -173,6 +175,7 @@ static int look_at_descriptor(struct finding *f, pid_t pid, int dir_fd, const ch
 	if (!file)
 		return -ENOMEM;
 	file->is_opened = true;
+	file->is_leased = file->is_leased || d.is_leased;
 	if (!(d.flags & O_APPEND)) {
 		file->in_sequence = false;
 		file->is_within = file->is_within || d.position != (uint64_t)st.st_size;
@@ -272,10 +275,10 @@ static void take_status(struct job_file *f, const struct stat *st)
 	f->gid = st->st_gid;
 }
 
-/* Opens it; false where it is none of ours to keep: its name leads elsewhere, or to nothing. */
+/* Opens it, unless that would break a lease; false where it is none of ours to keep: its name leads elsewhere, or to nothing. */
 static bool open_file(struct job_file *f, int root_fd)
 {
-	auto_close int fd = job_file_open(root_fd, f->path, O_RDONLY);
+	auto_close int fd = f->is_leased ? -1 : job_file_open(root_fd, f->path, O_RDONLY);
 	auto_close int path_fd = fd < 0 ? job_file_open(root_fd, f->path, O_PATH) : -1;
 	struct statfs fs;
 	struct stat st;

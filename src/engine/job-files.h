@@ -59,6 +59,7 @@ struct job_file {
 	/* Not in the record. */
 	int fd;		/* open to read; -1: it cannot be, or not yet */
 	pid_t pid;	/* of a process that has it */
+	bool is_leased; /* for writing: to open it would break that */
 	bool is_opened; /* by a descriptor, not by a mapping alone */
 	bool is_tmpfs;
 	bool is_within; /* a descriptor stands before its end, or it is mapped: it is written to in its middle, as it seems */

@@ -19,6 +19,7 @@ struct scan_fd {
 	int flags;	 /* open(2)'s, from fdinfo; -1 unknown */
 	int mount_id;	 /* from fdinfo; -1 unknown */
 	pid_t pidfd_pid; /* a pidfd's process; 0: no pidfd, -1: it has ended */
+	bool is_leased;	 /* for writing */
 	bool is_unix;	 /* a unix socket, as the socket diagnosis says */
 	struct stat st;
 	char target[512]; /* as /proc/PID/fd/N reads */
@@ -67,6 +68,7 @@ void scan_found(struct scan *s, enum scan_level level, const struct proc_info *p
 void scan_epolls(struct scan *s);
 void scan_special_pipes(struct scan *s);
 void scan_paths(struct scan *s);
+void scan_leases(struct scan *s);
 void scan_threads(struct scan *s);
 void scan_watches(struct scan *s);
 void scan_system_v(struct scan *s);

@@ -317,6 +317,34 @@ void scan_paths(struct scan *s)
 	}
 }
 
+/* ---- leases ---- */
+
+bool scan_has_write_lease(const char *fdinfo)
+{
+	for (const char *line = strstr(fdinfo, "\nlock:"); line;
+	     line = strstr(line + 1, "\nlock:")) {
+		char kind[16], access[16];
+
+		if (sscanf(line, " lock: %*d: %15s %*s %15s", kind, access) == 2 &&
+		    !strcmp(kind, "LEASE") && !strcmp(access, "WRITE"))
+			return true;
+	}
+	return false;
+}
+
+/* To save what such a file holds it is opened, and so is it again where it is restored. */
+void scan_leases(struct scan *s)
+{
+	for (size_t i = 0; i < s->n_fds; i++)
+		if (s->fds[i].is_leased)
+			scan_found(s, SCAN_REFUSE, s->fds[i].process, "write-lease",
+				   "give the lease back before the checkpoint (fcntl F_SETLEASE, "
+				   "F_UNLCK); suspend and resume work",
+				   "holds a lease for writing of %.100s (fd %d), which ends once "
+				   "that is opened to be saved",
+				   s->fds[i].target, s->fds[i].fd);
+}
+
 /* ---- threads ---- */
 
 static void check_policy(struct scan *s, const struct proc_info *p, pid_t tid)

@@ -107,6 +107,7 @@ static void read_fdinfo(struct scan_fd *f)
 
 	const char *flags = strstr(text, "flags:"), *pid = strstr(text, "\nPid:");
 	const char *mount = strstr(text, "\nmnt_id:");
+	f->is_leased = scan_has_write_lease(text);
 	if (flags)
 		f->flags = (int)strtol(flags + strlen("flags:"), NULL, 8);
 	if (mount)
@@ -999,6 +1000,7 @@ static const struct {
 	{ "mappings", SCAN_CRIU, check_mappings },
 	{ "files", SCAN_GPU | SCAN_CRIU, check_fds },
 	{ "paths", SCAN_CRIU, scan_paths },
+	{ "leases", SCAN_CRIU, scan_leases },
 	{ "pipes", SCAN_CRIU, check_pipes },
 	{ "pipes of other kinds", SCAN_CRIU, scan_special_pipes },
 	{ "epolls", SCAN_CRIU, scan_epolls },

@@ -24,6 +24,10 @@ int scan_stat_fd(int dir_fd, const char *name, struct stat *ret);
 /** Whether the file system with that number is a tmpfs which we see mounted: it holds memory. */
 bool scan_is_tmpfs(dev_t dev);
 
+/** Whether a process holds a lease of a file for writing (F_SETLEASE), by what /proc says of its descriptor. Who opens the file then,
+ * and were it to read, has the kernel signal the holder, which ends it unless it expects that. */
+bool scan_has_write_lease(const char *fdinfo);
+
 /** Whether CRIU cannot hold a deleted file (st_nlink 0) of this length: it keeps the length in 32 bits. */
 bool scan_is_too_long(const struct stat *st);
 

@@ -55,6 +55,27 @@ import time; time.sleep(0.1); os.close(r)
         refused(bed, job, log, words)
 
 
+def a_lease(bed):
+    """Its holder is ended by SIGIO as soon as anybody opens the file: neither doctor nor a checkpoint does."""
+    setup = """
+import fcntl, os, tempfile
+f = tempfile.NamedTemporaryFile(dir="/var/tmp", buffering=0); f.write(b"leased"); fcntl.fcntl(f, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+"""
+    job, log = script(bed, setup)
+    refused(bed, job, log, "holds a lease for writing")
+
+
+@case
+def a_lease_for_writing(bed):
+    a_lease(bed)
+
+
+@case
+@as_user
+def a_lease_for_writing_of_a_user(bed):
+    a_lease(bed)
+
+
 @case
 def a_landlock_ruleset_of_a_gpu_process(bed):
     """What the simulated driver has open in the place of a device is another one, which goes with the GPU state."""

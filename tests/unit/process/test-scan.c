@@ -183,6 +183,15 @@ static int open_large_deleted(void)
 	return fd >= 0 && ftruncate(fd, 5ll << 30) == 0 ? fd : -1;
 }
 
+static int open_leased(void)
+{
+	char path[] = "/var/tmp/brumate-lease-XXXXXX";
+	int fd = mkstemp(path);
+
+	CHECK(unlink(path) == 0);
+	return fcntl(fd, F_SETLEASE, F_WRLCK) == 0 ? fd : -1;
+}
+
 static void finds_kernel_objects(void)
 {
 	static const struct {
@@ -197,6 +206,8 @@ static void finds_kernel_objects(void)
 		{ open_init, "pidfd", "of process 1, which is not of the job" },
 		{ open_fuse, "device", "has device /dev/fuse open (fd" },
 		{ open_large_deleted, "deleted-file", "has a deleted file of 5368709120 bytes" },
+		{ open_leased, "write-lease",
+		  "holds a lease for writing of /var/tmp/brumate-lease-" },
 	};
 	size_t n_seen = 0;
 
