@@ -8,6 +8,8 @@
  * It prints "link d2h BYTES/S h2d BYTES/S" (with --link), "ready pid P", "gap FROM TO" (nanoseconds of
  * CLOCK_REALTIME) whenever two beats lie more than 20 ms apart, "changed BYTES" after SIGUSR2 and
  * "check OK" or "check BAD" after SIGUSR1; and "ERR room WANT FREE TOTAL" (bytes) where its memory does not fit.
+ * With --zero-mib there are so many MiB more, in buffers of 4 GiB at most, as the caches of servers are: zero but for
+ * the first page of each; with --same-mib there are as many whose bytes are all alike.
  * With --flip all of it changes at each beat, and changes back. With --grow it allocates so much more after
  * SIGHUP: "asks free BYTES", as the driver tells, then "grown".
  */
@@ -23,9 +25,10 @@
 #include "program.h"
 
 enum { SIZES_MAX = 24, GAP_NS = 20000000, BEAT_NS = 1000000, LINK_ROUNDS = 3, BLOCKS = 1024 };
+enum { CACHE_MIB_MAX = 4096, CACHE_PAGE_WORDS = 8192, SAME_BYTE = 7 };
 
 struct job_options {
-	size_t mib, grow_mib, piece_kib_min, piece_kib_max;
+	size_t mib, zero_mib, same_mib, grow_mib, piece_kib_min, piece_kib_max;
 	unsigned zero, change; /* percent */
 	uint64_t seed;
 	bool link, flip;
@@ -41,7 +44,7 @@ struct buffer {
 static struct gpu gpu;
 static struct buffer *buffers; /* the one after the last is all zero, and may have no words */
 static uint64_t *sums;	       /* as read back, one for each buffer */
-static size_t n_buffers;
+static size_t n_buffers;       /* with the caches, which are the last of them */
 static uint64_t random_words;
 static CUdeviceptr sums_on_gpu, beat_counter;
 static volatile sig_atomic_t want_check, want_change, want_grow;
@@ -135,6 +138,17 @@ static void allocate_random(const struct job_options *o, size_t bytes)
 		die("--mib is less than one buffer");
 }
 
+/* Each has that byte everywhere but in its first page, which is random. */
+static void allocate_caches(size_t mib, unsigned char byte)
+{
+	for (size_t part; mib; mib -= part) {
+		part = mib < CACHE_MIB_MAX ? mib : CACHE_MIB_MAX;
+		add_buffer((part << 20) / sizeof(uint64_t));
+		CHECKED(cuMemsetD8_v2(buffers[n_buffers].memory, byte, part << 20));
+		n_buffers++;
+	}
+}
+
 /* Seeds far from each other, from numbers that are close: SplitMix64's own last steps. */
 static uint64_t seed_of(uint64_t z)
 {
@@ -164,6 +178,9 @@ static void allocate(const struct job_options *o)
 	size_t bytes = (o->mib << 20) * (100 - o->zero) / 100, zero_words;
 
 	allocate_random(o, bytes);
+	size_t n_random = n_buffers;
+	allocate_caches(o->zero_mib, 0);
+	allocate_caches(o->same_mib, SAME_BYTE);
 	zero_words = ((o->mib << 20) - bytes) / sizeof(uint64_t);
 	add_buffer(zero_words);
 	sums = calloc(n_buffers + 1, sizeof(*sums));
@@ -176,8 +193,9 @@ static void allocate(const struct job_options *o)
 		CHECKED(cuMemsetD8_v2(buffers[n_buffers].memory, 0, zero_words * sizeof(uint64_t)));
 	for (size_t i = 0; i < n_buffers; i++) {
 		uint64_t seed = seed_of(seed_of(o->seed) + i);
+		uint64_t words = i < n_random ? buffers[i].words : CACHE_PAGE_WORDS;
 
-		LAUNCH(gpu.random_u64, BLOCKS, NULL, &buffers[i].memory, &buffers[i].words, &seed);
+		LAUNCH(gpu.random_u64, BLOCKS, NULL, &buffers[i].memory, &words, &seed);
 	}
 	sum_up();
 	for (size_t i = 0; i < n_buffers; i++)
@@ -289,7 +307,9 @@ static void beat(const struct job_options *o)
 static void usage(void)
 {
 	fprintf(stderr, "bench-job [--mib 1024] [--piece-kib 65536[-1048576]] [--zero PERCENT] "
-			"[--change PERCENT] [--gpu 0] [--seed 1] [--link] [--flip] [--grow MIB]\n");
+			"[--zero-mib MIB] [--same-mib MIB] [--change PERCENT] [--gpu 0] [--seed 1] "
+			"[--link] "
+			"[--flip] [--grow MIB]\n");
 	exit(2);
 }
 
@@ -309,6 +329,8 @@ static struct job_options parse(int argc, char **argv)
 		{ "mib", required_argument, NULL, 'm' },
 		{ "piece-kib", required_argument, NULL, 'p' },
 		{ "zero", required_argument, NULL, 'z' },
+		{ "zero-mib", required_argument, NULL, 'Z' },
+		{ "same-mib", required_argument, NULL, 'S' },
 		{ "change", required_argument, NULL, 'c' },
 		{ "gpu", required_argument, NULL, 'g' },
 		{ "seed", required_argument, NULL, 's' },
@@ -329,6 +351,10 @@ static struct job_options parse(int argc, char **argv)
 			parse_pieces(&o, optarg);
 		else if (c == 'z')
 			o.zero = (unsigned)strtoul(optarg, NULL, 10);
+		else if (c == 'Z')
+			o.zero_mib = strtoull(optarg, NULL, 10);
+		else if (c == 'S')
+			o.same_mib = strtoull(optarg, NULL, 10);
 		else if (c == 'c')
 			o.change = (unsigned)strtoul(optarg, NULL, 10);
 		else if (c == 'g')
@@ -359,7 +385,7 @@ int main(int argc, char **argv)
 	if (o.grow_mib) /* else it ends by that, as programs do */
 		sigaction(SIGHUP, &act, NULL);
 	gpu_open(&gpu, o.gpu);
-	expect_room(o.mib << 20);
+	expect_room((o.mib + o.zero_mib + o.same_mib) << 20);
 	if (o.link)
 		measure_link(o.mib >= 4096 ? 2ull << 30 : 64ull << 20);
 	allocate(&o);
