@@ -41,11 +41,13 @@ struct stream {
 	struct stream_lane *lanes;
 };
 
-/* Takes as many slots as there is room for, up to *@n_slots. */
+/* Takes as many slots as there is room for, up to *@n_slots. The fewest may be plain memory: a host copy of everything
+ * would take more. */
 static struct segment *take_ring(struct pool *pool, size_t *n_slots)
 {
 	for (size_t n = *n_slots;; n = n / 2 > SLOTS_MIN ? n / 2 : SLOTS_MIN) {
-		struct segment *ring = pool_take_ring(pool, n * TRANSFER_SLOT_BYTES, false);
+		struct segment *ring =
+			pool_take_ring(pool, n * TRANSFER_SLOT_BYTES, n == SLOTS_MIN);
 
 		*n_slots = n;
 		if (ring || n == SLOTS_MIN)

@@ -188,18 +188,13 @@ struct chunks_stream {
 	void *arg;
 };
 
-/** Loads @s. Each part is read by itself. -EOPNOTSUPP: packs are not local (struct pack_source). -EINVAL: a part is
+/** Loads @s. A chunk that is wanted for several parts is read once, as far as a bounded amount of memory keeps it. -EOPNOTSUPP: packs are not local (struct pack_source). -EINVAL: a part is
  * not stored, or shorter. Other errors as for chunks_load_all(). */
 int chunks_load_stream(struct chunks_reader *m, const struct chunks_stream *s,
 		       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);
 
 /** Whether part @part of region @index, the CHUNK_BYTES from @part * CHUNK_BYTES on, exists and is not all zeros. */
 bool chunks_part_is_stored(const struct chunks_reader *m, size_t index, uint64_t part);
-
-/** How many of the @n @parts, of which some may not be stored, have the same chunk as an earlier one; *ret_n: how
- * many are stored. SIZE_MAX: out of memory. */
-size_t chunks_repeated(const struct chunks_reader *m, const struct chunks_part *parts, size_t n,
-		       size_t *ret_n);
 
 /**
  * Reads the digests (chunk_digest()) of the @n chunks of region @index, whose length is a multiple of

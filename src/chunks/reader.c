@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
+#include "base/machine.h"
 #include "base/paths.h"
 #include "base/workers.h"
 #include "chunks/codec.h"
@@ -23,6 +24,10 @@
 
 /* AHEAD: reads under way for each thread. */
 enum { SHARERS_NAMED_MAX = 4, AHEAD = 3, READERS_MAX = 16 };
+
+/* Of chunks that an ordered load wants again: part of the free memory, and most of it. */
+#define KEPT_PART      16
+#define KEPT_BYTES_MAX (1ull << 30)
 
 /* ---- opening ---- */
 
@@ -174,8 +179,9 @@ struct reading {
 
 /* A read under way. */
 struct ahead_read {
-	struct io_buffer *buffer; /* NULL: no read was started; r says why */
+	struct io_buffer *buffer; /* NULL: no read was started; r says why, unless it is ready */
 	const struct chunk_record *record;
+	const void *ready;
 	size_t item;
 	int r;
 };
@@ -216,6 +222,9 @@ static bool begin_read(struct reading *g, struct ahead_read *ret, bool block)
 		return false;
 	*ret = (struct ahead_read){ .item = i };
 	ret->record = &t->chunks[g->task->chunks ? g->task->chunks[i] : i];
+	ret->ready = g->task->ready ? g->task->ready(g->task->arg, i) : NULL;
+	if (ret->ready)
+		return true;
 	ret->r = get_pack(g->m, g->io, ret->record->pack, &file);
 	if (ret->r < 0)
 		return true;
@@ -234,7 +243,12 @@ static bool begin_read(struct reading *g, struct ahead_read *ret, bool block)
 static struct stored_chunk wait_read(struct reading *g, struct ahead_read *a, struct codec *codec)
 {
 	struct stored_chunk c = {
-		.reader = g->m, .record = a->record, .item = a->item, .r = a->r, .codec = codec
+		.reader = g->m,
+		.record = a->record,
+		.item = a->item,
+		.r = a->r,
+		.ready = a->ready,
+		.codec = codec,
 	};
 
 	if (!a->buffer)
@@ -890,9 +904,21 @@ int chunks_load_all(struct chunks_reader *m, const struct chunks_place *places, 
 
 /* ---- loading parts in an order ---- */
 
+/* A chunk of the table that is wanted for several parts. Its bytes stay from the first of them to the last, so that it is
+ * not read for each. */
+struct repeated {
+	uint32_t left; /* parts that do not have it yet */
+	void *kept;    /* owned; NULL: they are read again */
+};
+
 struct ordered {
 	struct chunks_reader *m;
 	const struct chunks_stream *stream;
+	const uint32_t *chunks;
+	uint64_t most_bytes;	   /* that are kept at a time */
+	pthread_mutex_t lock;	   /* of the next two */
+	struct repeated *repeated; /* for each chunk of the table */
+	uint64_t kept_bytes;
 	atomic_size_t n_filled;
 	bool (*cancelled)(void *arg);
 	void *arg;
@@ -929,26 +955,71 @@ static void *ordered_room(void *arg, size_t item, size_t len_bytes)
 	return len_bytes == CHUNK_BYTES ? o->stream->room(o->stream->arg, item) : NULL;
 }
 
+/* Valid until ordered_keep() is called for the item. */
+static const void *ordered_ready(void *arg, size_t item)
+{
+	struct ordered *o = arg;
+
+	pthread_mutex_lock(&o->lock);
+	const void *kept = o->repeated[o->chunks[item]].kept;
+	pthread_mutex_unlock(&o->lock);
+	return kept;
+}
+
+/* The item has its chunk, which is @data. */
+static void ordered_keep(struct ordered *o, size_t item, const void *data)
+{
+	struct repeated *r = &o->repeated[o->chunks[item]];
+	void *copy = NULL;
+
+	pthread_mutex_lock(&o->lock);
+	bool keeps = --r->left && !r->kept && o->kept_bytes + CHUNK_BYTES <= o->most_bytes;
+	if (keeps)
+		o->kept_bytes += CHUNK_BYTES;
+	if (!r->left && r->kept) {
+		o->kept_bytes -= CHUNK_BYTES;
+		free(take_ptr(&r->kept));
+	}
+	pthread_mutex_unlock(&o->lock);
+	if (!keeps)
+		return;
+	copy = malloc(CHUNK_BYTES);
+	if (copy)
+		memcpy(copy, data, CHUNK_BYTES);
+	pthread_mutex_lock(&o->lock);
+	/* Another thread may have read it as well, and all may have it by now. */
+	if (copy && r->left && !r->kept)
+		r->kept = take_ptr(&copy);
+	else
+		o->kept_bytes -= CHUNK_BYTES;
+	pthread_mutex_unlock(&o->lock);
+	free(copy);
+}
+
 static int ordered_chunk(void *arg, const struct stored_chunk *c, struct brumate_error *err)
 {
 	struct ordered *o = arg;
 	const struct chunks_stream *s = o->stream;
 	const char *why;
-	const void *data = s->unverified ? expand_chunk(c, &why) : check_chunk(c, &why);
+	const void *data = c->ready	   ? c->ready
+			   : s->unverified ? expand_chunk(c, &why)
+					   : check_chunk(c, &why);
 	void *room = s->room(s->arg, c->item);
 
 	if (!data)
 		return chunks_fail_chunk(o->m, c->record, why, err);
 	if (data != room)
 		memcpy(room, data, c->record->len_bytes);
+	ordered_keep(o, c->item, room);
 	/* Being stopped is not an error of this thread: another thread has one to report. */
 	if (s->filled(s->arg, c->item) == 0)
 		atomic_fetch_add(&o->n_filled, 1);
 	return 0;
 }
 
-/* Finds the chunk of each part. */
-static int find_chunks(const struct chunks_reader *m, const struct chunks_stream *s, uint32_t *ret)
+/* Finds the chunk of each part, and how often each is wanted. */
+static int find_chunks(const struct chunks_reader *m, const struct chunks_stream *s, uint32_t *ret,
+		       struct repeated *repeated)
 {
 	const struct chunk_table *t = &m->table;
 
@@ -960,32 +1031,60 @@ static int find_chunks(const struct chunks_reader *m, const struct chunks_stream
 		ret[i] = t->parts[t->regions[p->region].first + p->part];
 		if (t->chunks[ret[i]].len_bytes != CHUNK_BYTES)
 			return -EINVAL;
+		repeated[ret[i]].left++;
 	}
 	return 0;
 }
 
+/* A small part of the memory that is available. */
+static uint64_t choose_kept_bytes(void)
+{
+	uint64_t bytes = machine_room_bytes() / KEPT_PART;
+
+	return bytes < KEPT_BYTES_MAX ? bytes : KEPT_BYTES_MAX;
+}
+
+static void ordered_fini(struct ordered *o)
+{
+	for (size_t i = 0; o->repeated && i < o->m->table.n_chunks; i++)
+		free(o->repeated[i].kept);
+	free(o->repeated);
+	pthread_mutex_destroy(&o->lock);
+}
+DEFINE_AUTO_FINI(struct ordered, ordered_fini)
+
 int chunks_load_stream(struct chunks_reader *m, const struct chunks_stream *s,
 		       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err)
 {
-	struct ordered o = { .m = m, .stream = s, .cancelled = cancelled, .arg = arg };
 	auto_free uint32_t *chunks = calloc(s->n + 1, sizeof(*chunks));
+	auto_(ordered_fini) struct ordered o = {
+		.m = m,
+		.stream = s,
+		.chunks = chunks,
+		.most_bytes = choose_kept_bytes(),
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.repeated = calloc(m->table.n_chunks + 1, sizeof(*o.repeated)),
+		.cancelled = cancelled,
+		.arg = arg,
+	};
 	const struct chunks_task task = {
 		.chunks = chunks,
 		.n = s->n,
 		.fn = ordered_chunk,
 		.room = ordered_room,
 		.admit = ordered_admit,
+		.ready = ordered_ready,
 		.stop = ordered_stop,
 		.arg = &o,
 		.tick = ordered_tick,
 		.tick_arg = &o,
 	};
 
-	if (!chunks)
+	if (!chunks || !o.repeated)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (m->source)
 		return brumate_fail(err, EOPNOTSUPP, "packs are far: %m");
-	int r = find_chunks(m, s, chunks);
+	int r = find_chunks(m, s, chunks, o.repeated);
 	if (r < 0)
 		return brumate_fail(err, -r, "parts of regions: %m");
 	if (m->table.sealed && !m->key)
@@ -1002,25 +1101,6 @@ bool chunks_part_is_stored(const struct chunks_reader *m, size_t index, uint64_t
 
 	return index < t->n_regions && part < chunk_parts(t->regions[index].len_bytes) &&
 	       t->parts[t->regions[index].first + part] != CHUNK_ZERO;
-}
-
-size_t chunks_repeated(const struct chunks_reader *m, const struct chunks_part *parts, size_t n,
-		       size_t *ret_n)
-{
-	const struct chunk_table *t = &m->table;
-	auto_free bool *seen = calloc(t->n_chunks + 1, sizeof(*seen));
-	size_t repeated = 0;
-
-	*ret_n = 0;
-	for (size_t i = 0; seen && i < n; i++) {
-		if (!chunks_part_is_stored(m, parts[i].region, parts[i].part))
-			continue;
-		bool *s = &seen[t->parts[t->regions[parts[i].region].first + parts[i].part]];
-		repeated += *s;
-		*s = true;
-		++*ret_n;
-	}
-	return seen ? repeated : SIZE_MAX;
 }
 
 int chunks_digests(const struct chunks_reader *m, size_t index, struct digest *ret, size_t n)

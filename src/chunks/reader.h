@@ -55,6 +55,7 @@ struct stored_chunk {
 	size_t item;	    /* in the list that is read */
 	const void *stored; /* chunk_padded(record->stored_bytes); NULL: could not be read, see r */
 	int r;
+	const void *ready;   /* in place of what is stored: its bytes, from chunks_task.ready() */
 	struct codec *codec; /* of this thread */
 };
 
@@ -72,6 +73,8 @@ struct chunks_task {
 	/* Whether the item may be started; called in the order of items. With @block, waits; the thread then has no
 	 * item under way. Returns 1; 0: not yet; <0: no more items. NULL: all may be started. Not for remote packs. */
 	int (*admit)(void *arg, size_t item, bool block);
+	/* Returns the bytes of the item's chunk, which then is not read, or NULL. May be NULL. Not for remote packs. */
+	const void *(*ready)(void *arg, size_t item);
 	void (*stop)(void *arg); /* with admit(): a thread has failed, so waiting must end */
 	void *arg;
 	int (*tick)(void *arg); /* in the caller's thread; <0 stops; may be NULL */

@@ -18,8 +18,6 @@
 #include "chunks/chunks.h"
 #include "wire/transfer-packets.h"
 
-enum { REPEATED_SHARE = 16 }; /* of chunks, at most */
-
 /* ---- out ---- */
 
 static int zeros_read(void *arg, uint64_t offset, void *buf, size_t len_bytes)
@@ -572,14 +570,6 @@ static int plan_regions(struct device_image_reader *d, struct feed *feed,
 	return r == 0 && *ret_known ? spare_zeros(feed, digests) : r;
 }
 
-/* Chunks that are wanted in several places are read for each of them: too many are better read once. */
-static bool repeats_much(const struct device_image_reader *d, const struct feed *feed)
-{
-	size_t n = 0, repeated = chunks_repeated(d->chunks, d->parts, feed_n_chunks(feed), &n);
-
-	return repeated > n / REPEATED_SHARE;
-}
-
 static int plan_image(void *reader, struct feed *feed, struct digest_table *digests, bool verify,
 		      struct brumate_error *err)
 {
@@ -597,8 +587,6 @@ static int plan_image(void *reader, struct feed *feed, struct digest_table *dige
 	r = d->parts ? plan_regions(d, feed, digests, &known) : -ENOMEM;
 	if (r < 0)
 		return brumate_fail(err, -r, "device memory: %m");
-	if (repeats_much(d, feed))
-		return brumate_fail(err, EOPNOTSUPP, "much of it is there several times");
 	if (digests)
 		digest_table_set_whole(digests, known);
 	d->unverified = known && !verify;

@@ -693,6 +693,23 @@ def a_restore_copies_what_it_has_read(bed):
 
 
 @case
+def a_restore_copies_at_once_what_repeats(bed):
+    """Memory that is the same everywhere is not gathered in host memory first."""
+    small_ring(bed)
+    argv = [bed.program("bench-job"), "--mib", 4, "--piece-kib", 2048, "--same-mib", 64, "--zero-mib", 64]
+    job = bed.run(argv, name="repeats")
+    log = bed.log(job)
+    log.wait_for("^ready ")
+    saved = bed.operation("checkpoint", job)
+    bed.fault("data.filled", "delay:0", "data.feed", "delay:0")
+    bed.operation("restore", saved["checkpoint"])
+    expect(bed.has_fired(), "all was read before the first of it was copied")
+    expect(LOADED_FIRST not in shim_log(bed, job), shim_log(bed, job))
+    os.kill(bed.job(job)["pid"], signal.SIGUSR1)
+    log.wait_for("^check OK$")
+
+
+@case
 def a_restore_is_cut_off_while_it_copies(bed):
     """In the middle of it: whatever ends is begun anew, or the checkpoint is there for another restore."""
     small_ring(bed)

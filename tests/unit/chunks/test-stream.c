@@ -4,7 +4,7 @@
 
 #include <pthread.h>
 
-enum { SLOTS = 3 };
+enum { SLOTS = 3, REPEATED = 20 };
 
 static struct memory_job job;
 
@@ -205,9 +205,35 @@ static void test_wrong_part(const char *id)
 	}
 }
 
+/* A chunk that is there again and again is read for those alone that were begun before it was there. */
+static void test_repeated(const char *id)
+{
+	char lines[(SLOTS + 1) * 32] = "";
+	struct brumate_error err;
+	struct ring r = ring_for(true);
+
+	for (int i = 0; i < SLOTS; i++)
+		strcat(lines, "store.io-read delay:0\n");
+	strcat(lines, "store.io-read error:5\n");
+	put_file(AT_FDCWD, fault_file, lines, strlen(lines));
+	CHECK(load(id, &r, NULL, &err) == 0 && r.n_filled == r.n);
+	CHECK(!was_hit() && unlink(fault_file) == 0);
+}
+
+static void save_repeated(const char *id)
+{
+	memory_job_fini(&job);
+	add_region(&job, REPEATED * CHUNK_BYTES, FILL_RANDOM, 5);
+	for (size_t i = 1; i < REPEATED; i++)
+		memcpy(job.bytes[0] + i * CHUNK_BYTES, job.bytes[0], CHUNK_BYTES);
+	save(&job, id, "2026-01-01T00:00:02.000Z",
+	     &(struct chunks_options){ .compress = CHUNKS_COMPRESS_NONE, .no_sharing = true });
+}
+
 int main(void)
 {
 	new_scratch();
+	begin_faults();
 	add_region(&job, 12 * CHUNK_BYTES, FILL_RANDOM, 1);
 	add_region(&job, 8 * CHUNK_BYTES, FILL_MIXED, 2);
 	add_region(&job, 6 * CHUNK_BYTES, FILL_TEXT, 3);
@@ -222,6 +248,8 @@ int main(void)
 	test_wrong_part("raw");
 	test_damaged("raw");
 	test_damaged("packed");
+	save_repeated("repeated");
+	test_repeated("repeated");
 	memory_job_fini(&job);
 	remove_scratch();
 	return 0;
