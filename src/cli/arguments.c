@@ -30,9 +30,11 @@
 
 const struct command *command_find(const char *name)
 {
-	for (size_t i = 0; i < n_commands; i++)
-		if (!strcmp(commands[i].name, name) || words_contain(commands[i].aliases, name))
-			return &commands[i];
+	const struct command *c;
+
+	for (size_t i = 0; (c = command_at(i)); i++)
+		if (!strcmp(c->name, name) || words_contain(c->aliases, name))
+			return c;
 	return NULL;
 }
 
@@ -43,11 +45,11 @@ const char *command_suggest(const char *name)
 
 	for (size_t i = 0; name[i] && i + 1 < sizeof(lower); i++)
 		lower[i] = (char)tolower((unsigned char)name[i]);
-	for (const struct foreign_word *f = foreign_words; f->command; f++)
-		if (words_contain(f->words, lower))
-			return f->command;
-	for (size_t i = 0; i < n_commands; i++)
-		nearest_consider(&n, commands[i].name);
+	for (size_t i = 0; command_at(i); i++)
+		if (words_contain(command_at(i)->foreign, lower))
+			return command_at(i)->name;
+	for (size_t i = 0; command_at(i); i++)
+		nearest_consider(&n, command_at(i)->name);
 	return n.found[0] ? command_find(n.found)->name : NULL;
 }
 
@@ -495,7 +497,7 @@ int add_string(json_t *parameters, const char *key, const char *value, struct br
 	return set_parameter(parameters, key, string, err);
 }
 
-int add_flag(json_t *parameters, const char *key, const struct invocation *in, enum option_id id,
+int add_flag(json_t *parameters, const char *key, const struct invocation *in, int id,
 	     struct brumate_error *err)
 {
 	return in->values[id] ? set_parameter(parameters, key, json_true(), err) : 0;

@@ -43,7 +43,7 @@ int parse_gpu_map(json_t **ret, const char *text, struct brumate_error *err);
 int add_string(json_t *parameters, const char *key, const char *value, struct brumate_error *err);
 
 /** true under @key if the flag @id was given. */
-int add_flag(json_t *parameters, const char *key, const struct invocation *in, enum option_id id,
+int add_flag(json_t *parameters, const char *key, const struct invocation *in, int id,
 	     struct brumate_error *err);
 
 /** What is given of the options of a request for @where (REQUEST_SUSPEND …; job/request.h). A key is read

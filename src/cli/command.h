@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * The command table: every verb of `brumate`, its options and operands. Dispatch, help, completions
+ * The command table: every verb of `brumate`, its options and operands; those of edges have their rows there. Dispatch, help, completions
  * and the synopses of the man pages are derived from it; nothing else lists commands or options.
  */
 #pragma once
@@ -45,13 +45,6 @@ enum option_id {
 	OPT_KEEP_WITHIN,
 	OPT_DRY_RUN,
 	OPT_OUTPUT,
-	OPT_SIZE,
-	OPT_PIECES,
-	OPT_ZERO,
-	OPT_CHANGE,
-	OPT_ROUNDS,
-	OPT_TRACE,
-	OPT_TIMELINE,
 	OPT_DATA_PATH,
 	OPT_MANAGED,
 	OPT_PARK,
@@ -67,28 +60,17 @@ enum option_id {
 	OPT_ALLOW_UNAUTHENTICATED,
 	OPT_RESTORE,
 	OPT_LATEST,
-	OPT_TEXTFILE,
-	OPT_LISTEN,
-	OPT_NAMES,
 	OPT_SINCE,
 	OPT_TAIL,
 	OPT_SELF,
 	OPT_TIMESTAMPS,
 	OPT_LABEL,
 	OPT_WATCH,
-	OPT_NO_CHECKPOINT,
-	OPT_NAMESPACE,
-	OPT_SERVER,
-	OPT_SERVER_NAME,
-	OPT_TOKEN_FILE,
-	OPT_CERT,
-	OPT_KEY,
-	OPT_CA_FILE,
 	OPT_OCI,
 	OPT_BUNDLE,
 	OPT_WHEN_READY,
-	OPT_INTERVAL,
-	OPT__MAX,
+	OPT__EDGE, /* from here the options that an edge's commands alone have */
+	OPT__MAX = OPT__EDGE + 16,
 };
 
 /** What a shell offers for a value. */
@@ -108,7 +90,7 @@ enum completes {
 };
 
 struct option_spec {
-	enum option_id id;
+	int id;
 	const char *name;  /* long name without "--" */
 	char letter;	   /* short name; 0: none */
 	const char *value; /* what stands for the value in help; NULL: a flag */
@@ -135,7 +117,9 @@ typedef int (*verb_fn)(const struct invocation *in, struct brumate_error *err);
 
 struct command {
 	const char *name;
-	const char *aliases;		    /* separated by spaces; NULL: none */
+	const char *aliases; /* separated by spaces; NULL: none */
+	/* Words of other tools, for the error that names this command: separated by spaces; NULL: none. */
+	const char *foreign;
 	const char *operands;		    /* as in the synopsis; "" for none */
 	const char *summary;		    /* one line */
 	int n_operands_min, n_operands_max; /* max -1: any number */
@@ -144,19 +128,23 @@ struct command {
 	const char *words;	  /* for COMPLETES_WORDS */
 	const struct option_spec *options; /* ends with an empty name; --help is implied */
 	verb_fn run;
+	const char *program; /* of an edge, which runs it; NULL: any */
 };
 
-extern const struct command commands[];
-extern const size_t n_commands;
+/** The rows of the edges that were built, made by meson; ends with NULL. Programs without them know no edge. */
+extern const struct command *const edge_commands[] __attribute__((weak));
 
-/** Words of other tools. They are no commands of ours, but the error names the command of ours that does the same. */
-struct foreign_word {
-	const char *command;
-	const char *words; /* separated by spaces */
+/** The @i-th command; NULL after the last. */
+const struct command *command_at(size_t i);
+
+/** A command that the program of an edge runs. */
+struct edge_verb {
+	const char *name;
+	verb_fn run;
 };
 
-/** Ends with NULL. */
-extern const struct foreign_word foreign_words[];
+/** main() of `brumate`, and of the programs of edges, which run @own (ends with NULL; may be NULL). */
+int command_main(int argc, char **argv, const struct edge_verb *own);
 
 /** Options of other tools, "" for an operand where we take none. The error says what to do instead. */
 struct foreign_option {
@@ -197,7 +185,6 @@ int completion_print(const char *shell, struct brumate_error *err);
 /* The verbs, one function each. */
 int verb_run(const struct invocation *in, struct brumate_error *err);
 int verb_ps(const struct invocation *in, struct brumate_error *err);
-int verb_top(const struct invocation *in, struct brumate_error *err);
 int verb_logs(const struct invocation *in, struct brumate_error *err);
 int verb_attach(const struct invocation *in, struct brumate_error *err);
 int verb_events(const struct invocation *in, struct brumate_error *err);
@@ -222,14 +209,8 @@ int verb_export(const struct invocation *in, struct brumate_error *err);
 int verb_import(const struct invocation *in, struct brumate_error *err);
 int verb_push(const struct invocation *in, struct brumate_error *err);
 int verb_pull(const struct invocation *in, struct brumate_error *err);
-int verb_bench(const struct invocation *in, struct brumate_error *err);
-int verb_k8s(const struct invocation *in, struct brumate_error *err);
 int verb_cdi(const struct invocation *in, struct brumate_error *err);
-int verb_metrics(const struct invocation *in, struct brumate_error *err);
 int verb_doctor(const struct invocation *in, struct brumate_error *err);
 int verb_version(const struct invocation *in, struct brumate_error *err);
 int verb_completion(const struct invocation *in, struct brumate_error *err);
 int verb_help(const struct invocation *in, struct brumate_error *err);
-
-/** What `brumate` does when it is called as cuda-checkpoint. Returns the exit code: 0 or 1. */
-int cuda_checkpoint_main(int argc, char **argv);

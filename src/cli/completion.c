@@ -12,8 +12,8 @@
 
 static void print_names(const char *separator)
 {
-	for (size_t i = 0; i < n_commands; i++)
-		printf("%s%s", i ? separator : "", commands[i].name);
+	for (size_t i = 0; command_at(i); i++)
+		printf("%s%s", i ? separator : "", command_at(i)->name);
 }
 
 /* "suspend|freeze": a command with its aliases, for a case in a shell. */
@@ -139,8 +139,8 @@ static void print_bash(void)
 	       "\tif ((COMP_CWORD == 1)); then\n\t\tCOMPREPLY=($(compgen -W \"--help --version ");
 	print_names(" ");
 	printf("\" -- \"$cur\"))\n\t\treturn\n\tfi\n\tcase ${COMP_WORDS[1]} in\n");
-	for (size_t i = 0; i < n_commands; i++)
-		bash_command(&commands[i]);
+	for (size_t i = 0; command_at(i); i++)
+		bash_command(command_at(i));
 	printf("\tesac\n}\n");
 	bash_join();
 }
@@ -235,15 +235,15 @@ static void print_zsh(void)
 	       "_brumate_checkpoints() { compadd -- ${(f)\"$(brumate ls -q 2>/dev/null)\"}; "
 	       "_brumate_jobs }\n"
 	       "_brumate() {\n\tlocal -a verbs\n\tverbs=(\n");
-	for (size_t i = 0; i < n_commands; i++) {
-		printf("\t\t'%s:", commands[i].name);
-		zsh_text(commands[i].summary);
+	for (size_t i = 0; command_at(i); i++) {
+		printf("\t\t'%s:", command_at(i)->name);
+		zsh_text(command_at(i)->summary);
 		printf("'\n");
 	}
 	printf("\t)\n\tif ((CURRENT == 2)); then\n\t\t_describe command verbs\n\t\treturn\n\tfi\n"
 	       "\tlocal verb=$words[2]\n\tshift words\n\t((CURRENT--))\n\tcase $verb in\n");
-	for (size_t i = 0; i < n_commands; i++)
-		zsh_command(&commands[i]);
+	for (size_t i = 0; command_at(i); i++)
+		zsh_command(command_at(i));
 	printf("\tesac\n}\n_brumate \"$@\"\n");
 }
 
@@ -333,8 +333,8 @@ static void print_fish(void)
 	       "function _brumate_labels\n\t" PRINT_LABELS "\nend\n"
 	       "function _brumate_filters\n\t" PRINT_FILTERS "\nend\n"
 	       "complete -c brumate -s h -l help -d 'show help'\n");
-	for (size_t i = 0; i < n_commands; i++)
-		fish_command(&commands[i]);
+	for (size_t i = 0; command_at(i); i++)
+		fish_command(command_at(i));
 }
 
 int completion_print(const char *shell, struct brumate_error *err)

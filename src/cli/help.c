@@ -50,16 +50,16 @@ void help_print(const struct command *c)
 
 void help_print_all(void)
 {
+	const struct command *c;
+
 	printf("brumate: suspend, checkpoint, restore and move programs that use GPUs\n\n"
 	       "usage: brumate COMMAND [OPTION...] [OPERAND...]\n\ncommands:\n");
-	for (size_t i = 0; i < n_commands; i++) {
+	for (size_t i = 0; (c = command_at(i)); i++) {
 		char names[64];
 
-		snprintf(names, sizeof(names), "%s%s%s%s", commands[i].name,
-			 commands[i].aliases ? " [" : "",
-			 commands[i].aliases ? commands[i].aliases : "",
-			 commands[i].aliases ? "]" : "");
-		printf("  %-24s %s\n", names, commands[i].summary);
+		snprintf(names, sizeof(names), "%s%s%s%s", c->name, c->aliases ? " [" : "",
+			 c->aliases ? c->aliases : "", c->aliases ? "]" : "");
+		printf("  %-24s %s\n", names, c->summary);
 	}
 	printf("\n`brumate COMMAND --help` lists the options of a command; `brumate doctor` checks "
 	       "this\n"

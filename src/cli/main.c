@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT
-/* The `brumate` program: finds the verb, runs it, prints its error, exits as brumate(1) says. */
+/* The main function of `brumate` and of the programs of edges: finds the verb, runs it or the program that does, prints its
+ * error, exits as brumate(1) says. */
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/start.h"
@@ -62,14 +66,52 @@ static bool is_configured(const struct command *command)
 	       command->run != verb_help;
 }
 
-static int run_command(int argc, char **argv)
+/* ---- commands that other programs run ---- */
+
+/* Only returns if it cannot be run. */
+static int exec_edge(const struct command *command, char **argv)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	auto_free char *path = path_find_helper(command->program);
+
+	if (path)
+		execv(path, argv);
+	brumate_fail(&err, path ? errno : ENOENT, "%s: %s: %m", command->name, command->program);
+	brumate_hint(&err, "the package that has it is not installed");
+	return print_error(&err);
+}
+
+/* A command that nobody here knows may be a program "brumate-WORD" of $PATH, as git finds its own. Else it returns. */
+static void exec_foreign(char **argv)
+{
+	static const char allowed[] = "abcdefghijklmnopqrstuvwxyz0123456789-";
+	auto_free char *program = path_format("brumate-%s", argv[1]);
+
+	if (program && isalnum((unsigned char)argv[1][0]) && !argv[1][strspn(argv[1], allowed)])
+		execvp(program, argv + 1);
+}
+
+static verb_fn find_run(const struct command *command, const struct edge_verb *own)
+{
+	for (; own && own->name; own++)
+		if (!strcmp(own->name, command->name))
+			return own->run;
+	return command->run;
+}
+
+static int run_command(int argc, char **argv, const struct edge_verb *own)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	struct invocation in;
 	const struct command *command = command_find(verb_of(argv[1]));
 
-	if (!command)
+	if (!command) {
+		exec_foreign(argv);
 		return fail_unknown(argv[1]);
+	}
+	verb_fn run = find_run(command, own);
+	if (!run)
+		return exec_edge(command, argv);
 	if (command_parse(&in, command, argc - 2, argv + 2, &err) < 0)
 		return print_error(&err);
 	if (in.values[OPT_HELP]) {
@@ -81,28 +123,23 @@ static int run_command(int argc, char **argv)
 	if (r == 0 && is_configured(command))
 		r = check_config(&err);
 	if (r == 0)
-		r = command->run(&in, &err);
+		r = run(&in, &err);
 	if (r < 0 && !err.code)
 		brumate_fail(&err, -r, "%s: %m", command->name);
 	return r < 0 ? print_error(&err) : r;
 }
 
-int main(int argc, char **argv)
+int command_main(int argc, char **argv, const struct edge_verb *own)
 {
-	const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL;
-	const char *name = slash ? slash + 1 : argc > 0 ? argv[0] : "brumate";
-
 	log_init("brumate");
 	children_wait_for_us();
 	limits_raise_files();
-	if (!strcmp(name, "cuda-checkpoint"))
-		return cuda_checkpoint_main(argc, argv);
 	if (argc < 2) {
 		help_print_all();
 		return EXIT_USAGE;
 	}
 
-	int status = run_command(argc, argv);
+	int status = run_command(argc, argv, own);
 	if (fflush(stdout) == EOF || ferror(stdout)) {
 		fprintf(stderr, "brumate: stdout: %s\n", strerror(errno));
 		return status ? status : EXIT_FAILED;

@@ -26,11 +26,10 @@
 #include "wire/wire.h"
 
 /* Refuses what is given besides @allowed, which ends with OPT__MAX. */
-static int check_options(const struct invocation *in, const enum option_id *allowed,
-			 struct brumate_error *err)
+static int check_options(const struct invocation *in, const int *allowed, struct brumate_error *err)
 {
 	for (const struct option_spec *o = in->command->options; o->name; o++) {
-		const enum option_id *a = allowed;
+		const int *a = allowed;
 
 		while (*a != OPT__MAX && *a != o->id)
 			a++;
@@ -99,9 +98,8 @@ static int wait_until_ready(struct snapshot_control *ret, const struct invocatio
 
 int checkpoint_by_engine(const struct invocation *in, struct brumate_error *err)
 {
-	static const enum option_id allowed[] = { OPT_CONTAINER, OPT_LEAVE_RUNNING, OPT_OUTPUT,
-						  OPT_OCI,	 OPT_WHEN_READY,    OPT_TIMEOUT,
-						  OPT_FORMAT,	 OPT__MAX };
+	static const int allowed[] = { OPT_CONTAINER,  OPT_LEAVE_RUNNING, OPT_OUTPUT, OPT_OCI,
+				       OPT_WHEN_READY, OPT_TIMEOUT,	  OPT_FORMAT, OPT__MAX };
 	const char *output = in->values[OPT_OUTPUT], *oci = in->values[OPT_OCI];
 	auto_free char *path = absolute_path(oci ? oci : output ? output : ".");
 	const struct service_container_checkpoint how = {
@@ -164,7 +162,7 @@ static void tell_restored(const char *name)
 
 int restore_by_engine(const struct invocation *in, struct brumate_error *err)
 {
-	static const enum option_id allowed[] = { OPT_CONTAINER, OPT_BUNDLE, OPT_FORMAT, OPT__MAX };
+	static const int allowed[] = { OPT_CONTAINER, OPT_BUNDLE, OPT_FORMAT, OPT__MAX };
 	auto_free char *path = absolute_path(in->operands[0]);
 	auto_free char *bundle =
 		in->values[OPT_BUNDLE] ? absolute_path(in->values[OPT_BUNDLE]) : NULL;

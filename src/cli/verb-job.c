@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "edges/objects/remote.h"
+#include "store/source.h"
 
 /* ---- run ---- */
 
@@ -222,7 +222,7 @@ static int remove_one(const struct invocation *in, json_t *parameters, const cha
 	char text[512];
 	int r = 0;
 
-	if (remote_is_url(word)) {
+	if (source_is_url(word)) {
 		if (asks && !confirm("remove %s?", word))
 			return refused_by_user(word, err);
 		r = remove_remote(word, err);

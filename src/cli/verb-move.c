@@ -18,7 +18,7 @@
 #include "base/cleanup.h"
 #include "base/paths.h"
 #include "job/request.h"
-#include "edges/objects/remote.h"
+#include "store/source.h"
 
 /* ---- export and import ---- */
 
@@ -128,23 +128,21 @@ int verb_import(const struct invocation *in, struct brumate_error *err)
 	return r;
 }
 
-/* ---- object stores ---- */
+/* ---- places elsewhere ---- */
 
 int add_remote(json_t *p, const char *url, struct brumate_error *err)
 {
-	auto_(remote_config_fini) struct remote_config config = REMOTE_CONFIG_DEFAULT;
-	auto_(remote_place_fini) struct remote_place place = REMOTE_PLACE_EMPTY;
-	int r = remote_place_parse(&place, url, err);
+	const struct source_kind *kind;
+	json_t *remote;
+	int r = source_find_kind(&kind, url, err);
 
 	if (r == 0)
-		r = remote_config_load(&config, place.bucket, err);
-	if (r == 0)
-		r = add_string(p, "url", url, err);
+		r = kind->address(&remote, url, err);
 	if (r < 0)
 		return r;
-	if (json_object_set_new(p, "remote", remote_config_to_json(&config)) < 0)
-		return brumate_fail(err, EINVAL, "%s: a setting for it is not UTF-8", url);
-	return 0;
+	if (json_object_set_new(p, "remote", remote) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	return add_string(p, "url", url, err);
 }
 
 /* "pushed train-1: 12 files, 35.0 MB (8.1 MB of it moved) in 1.2 s", on stderr. */

@@ -16,7 +16,7 @@
 
 #include "base/cleanup.h"
 #include "job/request.h"
-#include "edges/objects/remote.h"
+#include "store/source.h"
 
 /* ---- jobs that --all or --latest means ---- */
 
@@ -204,7 +204,7 @@ int verb_resume(const struct invocation *in, struct brumate_error *err)
 static int check_schedule_options(const struct invocation *in, struct brumate_error *err)
 {
 	static const struct {
-		enum option_id id;
+		int id;
 		const char *name;
 	} others[] = { { OPT_NAME, "--name" }, { OPT_PID, "--pid" }, { OPT_FORMAT, "--format" } };
 
@@ -332,15 +332,15 @@ static int pack_image(json_t *p, const struct invocation *in, struct brumate_err
 	auto_free char *pulled = NULL;
 	int r = 0;
 
-	if (!remote_is_url(word) && in->values[OPT_PULL])
+	if (!source_is_url(word) && in->values[OPT_PULL])
 		return brumate_fail(err, EINVAL, "restore: --pull needs s3://...");
-	if (remote_is_url(word) && !in->values[OPT_PULL]) {
+	if (source_is_url(word) && !in->values[OPT_PULL]) {
 		if (in->values[OPT_DIR])
 			return brumate_fail(err, EINVAL,
 					    "restore: with s3://..., --dir needs --pull");
 		return add_remote(p, word, err);
 	}
-	if (remote_is_url(word)) {
+	if (source_is_url(word)) {
 		r = pull_path(&pulled, in, word, err);
 		word = pulled;
 	}

@@ -101,7 +101,7 @@ int job_file_digest_add(struct digest_run *run, int fd, uint64_t offset, uint64_
 
 /** Where a file is copied in parts, the length of each but the last; one that is nothing but zeros is left out, and what
  * is only zeros at the end of one. The parts are COPY-0
- * and so on. They are hashed side by side, and an object store is mostly empty. */
+ * and so on. They are hashed side by side, and a file that is mostly empty takes little. */
 #define JOB_FILE_PART_BYTES (16ull << 20)
 
 /** The name of a part of @copy. */

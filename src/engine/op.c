@@ -16,7 +16,7 @@
 #include "base/paths.h"
 #include "datapath/park.h"
 #include "datapath/move.h"
-#include "engine/remote-restore.h"
+#include "engine/fetched.h"
 #include "job/events.h"
 #include "job/counts.h"
 #include "job/standstill.h"
@@ -79,7 +79,7 @@ void op_fini(struct op *op)
 	proc_tree_fini(&op->tree);
 	cleanup_close(&op->images.dir_fd);
 	store_abort(&op->checkpoint.writer);
-	remote_restore_close(take_ptr(&op->restore.remote));
+	fetched_close(take_ptr(&op->restore.fetched));
 	device_image_reader_fini(&op->restore.device);
 	store_image_fini(&op->restore.image);
 	attributes_fini(&op->checkpoint.attributes);

@@ -58,7 +58,7 @@ struct op_checkpoint {
 struct op_restore {
 	struct store_image image;
 	char of[MANIFEST_ID_BYTES]; /* the job whose checkpoint @image must be; empty: this one */
-	struct remote_restore *remote; /* @image is in an object store; NULL: it is here */
+	struct fetched *fetched; /* @image is elsewhere (engine/fetched.h); NULL: it is here */
 	struct device_image_reader device;
 	struct attributes attributes;
 	struct socket_options sockets;

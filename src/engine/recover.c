@@ -16,7 +16,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/paths.h"
-#include "engine/remote-restore.h"
+#include "engine/fetched.h"
 #include "engine/steps.h"
 #include "job/standstill.h"
 #include "process/pidns.h"
@@ -244,7 +244,7 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	if (job->op.before == JOB_CREATED && take_image(job) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	op_clear_vault(op);
-	remote_restore_sweep(job);
+	fetched_sweep(job);
 	forget_processes(job);
 	say(op, "restore: brumate was interrupted; the checkpoint is untouched", "");
 	return job_set_state(job, state, err);

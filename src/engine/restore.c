@@ -33,7 +33,7 @@
 #include "engine/gpu-set.h"
 #include "engine/job-files.h"
 #include "engine/needs.h"
-#include "engine/remote-restore.h"
+#include "engine/fetched.h"
 #include "engine/rights.h"
 #include "job/log.h"
 #include "engine/secret.h"
@@ -63,7 +63,7 @@ struct comparing {
 	struct brumate_error err;
 };
 
-static int remote_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
+static int fetch_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 {
 	struct op *op = arg;
 
@@ -171,7 +171,7 @@ static int end_finding(struct op *op, struct brumate_error *err)
 
 /* ---- the first step, which begins both ---- */
 
-/* Starts comparing the files with a manifest that is believed; those of an object store are brought here first. */
+/* Starts comparing the files with a manifest that is believed; those of another place are fetched first. */
 static int verify(struct op *op, struct brumate_error *err)
 {
 	uint64_t total = manifest_bytes(&op->restore.image.manifest);
@@ -179,10 +179,10 @@ static int verify(struct op *op, struct brumate_error *err)
 	begin_finding(op);
 	int r = secret_believe(op, err);
 	op->image_bytes = total;
-	if (r < 0 || !op->restore.remote)
+	if (r < 0 || !op->restore.fetched)
 		return r < 0 ? r : begin_comparing(op, err);
 	progress_done(&op->progress, 0, total);
-	return remote_restore_files(op->restore.remote, remote_progress, op, err);
+	return fetched_files(op->restore.fetched, fetch_progress, op, err);
 }
 
 static void undo_verify(struct op *op)
@@ -872,7 +872,7 @@ static void follow_sequence(struct op *op)
 	const char *slash = strrchr(image->path, '/');
 	struct job *job = op->job;
 
-	if (!job->sequence && !op->restore.remote && slash) {
+	if (!job->sequence && !op->restore.fetched && slash) {
 		auto_free char *dir = strndup(image->path, (size_t)(slash - image->path));
 
 		job->sequence = dir ? store_newest_sequence(dir, job->id) : 0;
@@ -948,8 +948,8 @@ int engine_restore(struct op *op, struct brumate_error *err)
 	/* The name goes away with the image. Of one that failed it stays where the record came of it. */
 	if ((r == 0 || job->op.before == JOB_CREATED) && remember_checkpoint(op) < 0)
 		log_warn("the record does not name the checkpoint it came from: job=%s", job->id);
-	remote_restore_close(take_ptr(
-		&op->restore.remote)); /* before the record says that nothing is under way */
+	fetched_close(take_ptr(
+		&op->restore.fetched)); /* before the record says that nothing is under way */
 	if (r < 0) {
 		say_if_late(op, err);
 		go_back(op, err);

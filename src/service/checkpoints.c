@@ -22,7 +22,7 @@
 #include "chunks/chunks.h"
 #include "engine/externals.h"
 #include "image/manifest.h"
-#include "edges/objects/remote.h"
+#include "store/source.h"
 #include "store/store.h"
 
 /* ---- what a restore would do, told from the manifest and CRIU's images ---- */
@@ -790,7 +790,7 @@ int service_sweep(const struct service_call *call, json_t *parameters, json_t **
 	int n = store_sweep(dir);
 	if (n < 0)
 		return brumate_fail(err, -n, "%s: %m", dir);
-	n += remote_sweep(dir);
+	n += source_sweep(dir);
 	n += end_abandoned_jobs(call);
 	n += programs_sweep();
 	return service_answer(ret, err, "{s:i}", "swept", n);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * Moving checkpoints. Export and Import: as streams through an fd of the caller, which may be a slow pipe. Push,
- * Pull, RemoteCheckpoints and RemoteRemove: to and from an object store; every call has its address and credentials,
- * as a daemon uses none of its own for clients.
+ * Pull, RemoteCheckpoints and RemoteRemove: to and from a place elsewhere (store/source.h); every call has its address and
+ * credentials, as a daemon uses none of its own for clients.
  */
 #include "service/move.h"
 #include "service/access.h"
@@ -162,36 +162,28 @@ int service_import(const struct service_call *call, json_t *parameters, json_t *
 	return service_answer(ret, err, "{s:s,s:s}", "checkpoint", id, "dir", dir);
 }
 
-/* ---- object stores ---- */
+/* ---- places elsewhere ---- */
 
-void remote_given_fini(struct remote_given *g)
+int place_get(struct source_place *ret, json_t *parameters, struct brumate_error *err)
 {
-	remote_config_fini(&g->config);
-	remote_place_fini(&g->place);
-}
-int remote_given_get(struct remote_given *g, json_t *parameters, struct brumate_error *err)
-{
-	json_t *remote;
-	int r = wire_need_string(parameters, "url", &g->url, err);
+	struct source_place p;
+	int r = wire_need_string(parameters, "url", &p.url, err);
 
 	if (r == 0)
-		r = wire_get_object(parameters, "remote", &remote, err);
-	if (r == 0 && !remote)
+		r = wire_get_object(parameters, "remote", &p.remote, err);
+	if (r == 0 && !p.remote)
 		r = wire_fail_parameter(err, "remote", "is missing");
 	if (r == 0)
-		r = remote_place_parse(&g->place, g->url, err);
-	return r < 0 ? r : remote_config_from_json(&g->config, remote, err);
-}
-
-char *remote_url_of(const struct remote_place *p, const char *id)
-{
-	return path_format("s3://%s/%s%s%s", p->bucket, p->prefix, *p->prefix ? "/" : "", id);
+		r = source_find_kind(&p.kind, p.url, err);
+	if (r == 0)
+		*ret = p;
+	return r;
 }
 
 static json_t *moved_to_json(const char *id, const char *url, const char *dir,
-			     const struct remote_sums *s, uint64_t start_ns)
+			     const struct source_sums *s, uint64_t start_ns)
 {
-	return json_pack("{s:s,s:s?,s:s*,s:I,s:I,s:I,s:I,s:f}", "checkpoint", id, "url", url, "dir",
+	return json_pack("{s:s,s:s,s:s*,s:I,s:I,s:I,s:I,s:f}", "checkpoint", id, "url", url, "dir",
 			 dir, "files", (json_int_t)s->files, "bytes", (json_int_t)s->bytes,
 			 "moved_files", (json_int_t)s->moved_files, "moved_bytes",
 			 (json_int_t)s->moved_bytes, "seconds", clock_since_s(start_ns));
@@ -201,13 +193,13 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 		 struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
-	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
 	struct meter meter = meter_of(call, "push", 1);
 	uint64_t start_ns = clock_now_ns();
-	struct remote_sums sums;
-	auto_free char *dir = NULL;
+	auto_free char *dir = NULL, *url = NULL;
+	struct source_sums sums;
+	struct source_place p;
 	const char *word;
-	int r = remote_given_get(&g, parameters, err);
+	int r = place_get(&p, parameters, err);
 	if (r == 0)
 		r = wire_need_string(parameters, "checkpoint", &word, err);
 	if (r == 0)
@@ -218,10 +210,9 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 		return r;
 
 	meter_step(&meter);
-	r = remote_push(&g.config, &g.place, &image, &sums, meter_progress, &meter, err);
+	r = p.kind->push(&p, &image, &url, &sums, meter_progress, &meter, err);
 	if (r < 0)
 		return r;
-	auto_free char *url = remote_url_of(&g.place, image.manifest.id);
 	return service_answer(ret, err, "o",
 			      moved_to_json(image.manifest.id, url, NULL, &sums, start_ns));
 }
@@ -229,43 +220,37 @@ int service_push(const struct service_call *call, json_t *parameters, json_t **r
 int service_pull(const struct service_call *call, json_t *parameters, json_t **ret,
 		 struct brumate_error *err)
 {
-	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
 	auto_(authority_fini) struct authority authority = AUTHORITY_EMPTY;
 	struct meter meter = meter_of(call, "pull", 1);
 	uint64_t start_ns = clock_now_ns();
-	struct remote_sums sums;
+	auto_free char *dir = NULL, *url = NULL;
 	char id[MANIFEST_ID_BYTES];
-	auto_free char *dir = NULL, *word = NULL;
-	int r = remote_given_get(&g, parameters, err);
+	struct source_sums sums;
+	struct source_place p;
+	int r = place_get(&p, parameters, err);
 	if (r == 0)
 		r = access_store_to_write(&dir, parameters, err);
 	if (r == 0)
 		r = access_authority(&authority, parameters, err);
-	if (r == 0)
-		r = remote_place_split(&g.place, &word, err);
 	if (r < 0)
 		return r;
 
 	meter_step(&meter);
-	r = remote_pull(&g.config, &g.place, word, dir, &authority, id, &sums, meter_progress,
-			&meter, err);
+	r = p.kind->pull(&p, dir, &authority, id, &url, &sums, meter_progress, &meter, err);
 	if (r < 0)
 		return r;
-	auto_free char *url = remote_url_of(&g.place, id);
 	return service_answer(ret, err, "o", moved_to_json(id, url, dir, &sums, start_ns));
 }
 
 struct listing {
-	const struct remote_place *place;
 	json_t *checkpoints;
 	bool failed;
 };
 
-static void list_remote_checkpoint(void *arg, const char *id, const struct manifest *m,
-				   const struct brumate_error *why)
+static void list_checkpoint(void *arg, const char *id, const char *url, const struct manifest *m,
+			    const struct brumate_error *why)
 {
 	struct listing *l = arg;
-	auto_free char *url = remote_url_of(l->place, id);
 	json_t *o;
 
 	if (m)
@@ -285,17 +270,16 @@ static void list_remote_checkpoint(void *arg, const char *id, const struct manif
 int service_remote_checkpoints(const struct service_call *call, json_t *parameters, json_t **ret,
 			       struct brumate_error *err)
 {
-	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
 	auto_json json_t *checkpoints = json_array();
 	struct meter meter = meter_of(call, "list", 1);
-	struct listing l = { .place = &g.place, .checkpoints = checkpoints };
-	int r = remote_given_get(&g, parameters, err);
+	struct listing l = { .checkpoints = checkpoints };
+	struct source_place p;
+	int r = place_get(&p, parameters, err);
 
 	if (r < 0)
 		return r;
 	meter_step(&meter);
-	r = remote_list(&g.config, &g.place, list_remote_checkpoint, &l, meter_progress, &meter,
-			err);
+	r = p.kind->list(&p, list_checkpoint, &l, meter_progress, &meter, err);
 	if (r < 0)
 		return r;
 	return service_answer(ret, err, "{s:O}", "checkpoints", l.failed ? NULL : checkpoints);
@@ -304,17 +288,14 @@ int service_remote_checkpoints(const struct service_call *call, json_t *paramete
 int service_remote_remove(const struct service_call *call, json_t *parameters, json_t **ret,
 			  struct brumate_error *err)
 {
-	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
 	struct meter meter = meter_of(call, "remove", 1);
-	auto_free char *word = NULL;
-	int r = remote_given_get(&g, parameters, err);
+	struct source_place p;
+	int r = place_get(&p, parameters, err);
 
-	if (r == 0)
-		r = remote_place_split(&g.place, &word, err);
 	if (r < 0)
 		return r;
 	meter_step(&meter);
-	r = remote_remove(&g.config, &g.place, word, meter_progress, &meter, err);
+	r = p.kind->remove(&p, meter_progress, &meter, err);
 	if (r < 0)
 		return r;
 	return service_answer(ret, err, "o", json_object());

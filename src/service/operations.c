@@ -295,7 +295,7 @@ static void hint_other(const struct resolve_question *q, const char *path, const
 	struct other_search s = { .job = id, .failed = slash ? slash + 1 : "" };
 	bool unusable = err && (err->code == EBADMSG || err->code == ENOENT);
 
-	if (!dir || !unusable || remote_is_url(path) ||
+	if (!dir || !unusable || source_is_url(path) ||
 	    store_list(dir, consider_other, &s, NULL) < 0 || !s.found[0] ||
 	    access_store(&usual, NULL, NULL) < 0)
 		return;
@@ -348,8 +348,8 @@ static int find_image(struct store_image *ret, char ret_job[static JOB_ID_BYTES]
 		return r;
 	if (!j.checkpoint_path)
 		return find_latest(ret, q, &j, err);
-	if (remote_is_url(j.checkpoint_path)) {
-		brumate_fail(err, ENOENT, "the checkpoint of job %s is in an object store", j.id);
+	if (source_is_url(j.checkpoint_path)) {
+		brumate_fail(err, ENOENT, "the checkpoint of job %s is not on this machine", j.id);
 		brumate_hint(err, "brumate restore '%s'", j.checkpoint_path);
 		return -ENOENT;
 	}
@@ -452,27 +452,21 @@ static int restore_from_afar(const struct service_call *call, const char *name, 
 			     json_t **ret, struct brumate_error *err)
 {
 	const struct restore_target target = { name, "" };
-	auto_(remote_given_fini) struct remote_given g = REMOTE_GIVEN_EMPTY;
-	auto_(remote_close) struct remote_image *image = NULL;
-	auto_free char *word = NULL;
+	auto_(source_close) struct image_source *source = NULL;
+	struct source_place p;
 	struct meter meter = meter_of(call, "find", 1);
 	int r = request_check(parameters, REQUEST_RESTORE, err);
 
 	if (r == 0)
-		r = remote_given_get(&g, parameters, err);
-	if (r == 0)
-		r = remote_place_split(&g.place, &word, err);
+		r = place_get(&p, parameters, err);
 	if (r < 0)
 		return r;
 	meter_step(&meter);
-	r = remote_open(&image, &g.config, &g.place, word, meter_progress, &meter, err);
+	r = p.kind->open(&source, &p, meter_progress, &meter, err);
 	if (r < 0)
 		return r;
-	const struct manifest *m = remote_manifest(image);
-	auto_free char *url = remote_url_of(&g.place, m->id);
-	auto_json json_t *where = json_pack("{s:s?,s:O}", "url", url, "remote",
-					    json_object_get(parameters, "remote"));
-	return restore_image(call, m, &target, where, parameters, ret, err);
+	auto_json json_t *where = json_pack("{s:s,s:O}", "url", source->url, "remote", p.remote);
+	return restore_image(call, source->manifest, &target, where, parameters, ret, err);
 }
 
 int service_restore(const struct service_call *call, json_t *parameters, json_t **ret,

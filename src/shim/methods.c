@@ -14,7 +14,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "datapath/datapath.h"
-#include "engine/remote-restore.h"
+#include "engine/fetched.h"
 #include "engine/steps.h"
 #include "job/events.h"
 #include "job/standstill.h"
@@ -120,7 +120,7 @@ static const struct operation restore_operation = { "restore", REQUEST_RESTORE,
 							    IN(JOB_EXITED) | IN(JOB_LOST),
 						    engine_restore };
 
-/* The image that a restore is of; it comes from here or from an object store. "of": whose it is, where the job is a copy of
+/* The image that a restore is of; it comes from here or from elsewhere. "of": whose it is, where the job is a copy of
  * that one. */
 static int open_image(struct op *op, json_t *parameters, struct brumate_error *err)
 {
@@ -138,9 +138,9 @@ static int open_image(struct op *op, json_t *parameters, struct brumate_error *e
 	snprintf(op->restore.of, sizeof(op->restore.of), "%s", of ? of : op->job->id);
 	if (path)
 		return store_open(&op->restore.image, NULL, path, err);
-	const struct remote_restore_job what = { op->job, op->restore.of, &op->progress,
+	const struct fetched_for what = { op->job, op->restore.of, &op->progress,
 						 &op->restore.image };
-	return remote_restore_open(&op->restore.remote, &what, url, remote, err);
+	return fetched_open(&op->restore.fetched, &what, url, remote, err);
 }
 
 /* Runs an operation that has begun, ends it, and replies with its summary. The next one may be under way by the time of
@@ -151,7 +151,7 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 	int r = what->run(op, err);
 
 	s->ending = true;
-	remote_restore_close(take_ptr(&op->restore.remote));
+	fetched_close(take_ptr(&op->restore.fetched));
 	store_image_fini(
 		&op->restore
 			 .image); /* before the reply, after which the caller may remove the checkpoint */

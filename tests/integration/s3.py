@@ -151,7 +151,7 @@ def restored_from_there(bed, server):
         record = bed.job(job)
         expect((record["checkpoint"], record["checkpoint_path"]) == ("far", url), f"{record}")
         expect(job in bed.ok("inspect", job).out and bed.job(job)["state"] == "running", "inspect")
-        bed.refused(3, "object store", "restore", record["name"])
+        bed.refused(3, "not on this machine", "restore", record["name"])
         near = os.path.join(bed.dir, "near")
         bed.operation("checkpoint", job, "--name", "one", "--dir", near)
         bed.ok("verify", "one", "--dir", near)

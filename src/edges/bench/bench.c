@@ -8,6 +8,7 @@
 #include "edges/bench/bench.h"
 #include "cli/client.h"
 #include "cli/output.h"
+#include "edges/bench/options.h"
 
 #include <errno.h>
 #include <fcntl.h>

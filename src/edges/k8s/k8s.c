@@ -7,6 +7,7 @@
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/output.h"
+#include "edges/k8s/options.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -587,7 +588,7 @@ static const struct k8s_verb {
 
 /* Options that not all of them have. */
 static const struct {
-	enum option_id id;
+	int id;
 	const char *option, *verbs;
 } verbs_of[] = {
 	{ OPT_FORCE, "--force", "suspend" },

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "base/libcurl.h"
+#include "edges/http/libcurl.h"
 #include "base/paths.h"
 #include "wire/wire.h"
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/fd.h"
-#include "base/libcurl.h"
+#include "edges/http/libcurl.h"
 #include "base/paths.h"
 
 enum { FILE_BYTES_MAX = 4 << 20 };

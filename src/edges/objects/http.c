@@ -24,7 +24,7 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/fd.h"
-#include "base/libcurl.h"
+#include "edges/http/libcurl.h"
 #include "base/paths.h"
 #include "base/workers.h"
 #include "edges/objects/xml.h"

@@ -16,11 +16,6 @@ void remote_place_fini(struct remote_place *p)
 	*p = REMOTE_PLACE_EMPTY;
 }
 
-bool remote_is_url(const char *word)
-{
-	return !strncmp(word, scheme, strlen(scheme));
-}
-
 static bool bucket_is_valid(const char *name, size_t len)
 {
 	static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -44,14 +39,8 @@ int remote_place_parse(struct remote_place *ret, const char *url, struct brumate
 {
 	auto_(remote_place_fini) struct remote_place p = REMOTE_PLACE_EMPTY;
 
-	if (!remote_is_url(url)) {
-		brumate_fail(err, EINVAL, "\"%s\": expected s3://BUCKET/PREFIX", url);
-		if (strstr(url, "://"))
-			brumate_hint(err, "AWS_ENDPOINT_URL names the server");
-		else
-			brumate_hint(err, "--dir DIR names a directory of this machine");
-		return -EINVAL;
-	}
+	if (strncmp(url, scheme, strlen(scheme)) != 0)
+		return brumate_fail(err, EINVAL, "\"%s\": expected s3://BUCKET/PREFIX", url);
 
 	const char *name = url + strlen(scheme);
 	size_t len = strcspn(name, "/");

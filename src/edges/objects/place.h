@@ -27,9 +27,6 @@ struct remote_place {
 void remote_place_fini(struct remote_place *p);
 DEFINE_AUTO_FINI(struct remote_place, remote_place_fini)
 
-/** Whether @word is a place in an object store rather than a file or an id. */
-bool remote_is_url(const char *word);
-
 /** Parses "s3://bucket[/prefix]". -EINVAL, with the reason. */
 int remote_place_parse(struct remote_place *ret, const char *url, struct brumate_error *err);
 

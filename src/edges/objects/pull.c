@@ -608,7 +608,7 @@ static int fetch(struct pull *p, const char *dir, struct http_watch *watch,
 
 int remote_pull(const struct remote_config *config, const struct remote_place *place,
 		const char *word, const char *dir, const struct authority *authority,
-		char ret_id[static MANIFEST_ID_BYTES], struct remote_sums *ret,
+		char ret_id[static MANIFEST_ID_BYTES], struct source_sums *ret,
 		store_progress_fn progress, void *arg, struct brumate_error *err)
 {
 	auto_(pull_fini) struct pull p = PULL_EMPTY;
@@ -629,7 +629,7 @@ int remote_pull(const struct remote_config *config, const struct remote_place *p
 	if (r < 0)
 		return r;
 	memcpy(ret_id, p.found.manifest.id, MANIFEST_ID_BYTES);
-	*ret = (struct remote_sums){ place_n_files(&p.found.manifest),
+	*ret = (struct source_sums){ place_n_files(&p.found.manifest),
 				     manifest_bytes(&p.found.manifest), atomic_load(&p.moved_files),
 				     atomic_load(&p.moved_bytes) };
 	return 0;

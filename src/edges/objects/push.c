@@ -325,7 +325,7 @@ static int read_manifest(struct manifest_put *ret, const struct push *p, struct 
 }
 
 int remote_push(const struct remote_config *config, const struct remote_place *place,
-		const struct store_image *i, struct remote_sums *ret, store_progress_fn progress,
+		const struct store_image *i, struct source_sums *ret, store_progress_fn progress,
 		void *arg, struct brumate_error *err)
 {
 	auto_(push_fini) struct push p = { .image = i };
@@ -348,7 +348,7 @@ int remote_push(const struct remote_config *config, const struct remote_place *p
 	free(manifest.text);
 	if (r < 0)
 		return brumate_wrap(err, r, "push %s", i->manifest.id);
-	*ret = (struct remote_sums){ place_n_files(&i->manifest), watch.total_bytes,
+	*ret = (struct source_sums){ place_n_files(&i->manifest), watch.total_bytes,
 				     atomic_load(&p.moved_files), atomic_load(&p.moved_bytes) };
 	return 0;
 }

@@ -8,13 +8,8 @@
 
 #include "edges/objects/config.h"
 #include "edges/objects/place.h"
+#include "store/source.h"
 #include "store/store.h"
-
-/** What an operation transferred. */
-struct remote_sums {
-	uint64_t files, bytes;		   /* of the checkpoint */
-	uint64_t moved_files, moved_bytes; /* of those, transferred over the network */
-};
 
 /**
  * Verifies the checkpoint @i and uploads what the place lacks; after an interruption, a later push continues. Errors
@@ -22,7 +17,7 @@ struct remote_sums {
  * -ECANCELED.
  */
 int remote_push(const struct remote_config *config, const struct remote_place *place,
-		const struct store_image *i, struct remote_sums *ret, store_progress_fn progress,
+		const struct store_image *i, struct source_sums *ret, store_progress_fn progress,
 		void *arg, struct brumate_error *err);
 
 /**
@@ -34,7 +29,7 @@ int remote_push(const struct remote_config *config, const struct remote_place *p
  */
 int remote_pull(const struct remote_config *config, const struct remote_place *place,
 		const char *word, const char *dir, const struct authority *authority,
-		char ret_id[static MANIFEST_ID_BYTES], struct remote_sums *ret,
+		char ret_id[static MANIFEST_ID_BYTES], struct source_sums *ret,
 		store_progress_fn progress, void *arg, struct brumate_error *err);
 
 /** A checkpoint of a place that is used without a copy of its packs. */

@@ -9,6 +9,7 @@
 #include "cli/pages.h"
 #include "cli/output.h"
 #include "cli/screen.h"
+#include "edges/watch/options.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

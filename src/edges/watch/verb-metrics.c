@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "edges/watch/metrics.h"
 #include "cli/output.h"
+#include "edges/watch/options.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -20,7 +20,6 @@ static void check_good(void)
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		auto_(remote_place_fini) struct remote_place p = REMOTE_PLACE_EMPTY;
 
-		CHECK(remote_is_url(cases[i].url));
 		CHECK(remote_place_parse(&p, cases[i].url, NULL) == 0);
 		CHECK_STR(p.bucket, cases[i].bucket);
 		CHECK_STR(p.prefix, cases[i].prefix);

@@ -3,7 +3,7 @@
  * The command line of cuda-checkpoint on top of our broker: one driver call on one process, or the
  * two of --toggle. It knows no jobs and no images, and decides nothing beyond what that tool does.
  */
-#include "cli/command.h"
+#include "programs/cuda-checkpoint.h"
 #include "base/cleanup.h"
 #include "client/broker.h"
 
@@ -187,8 +187,8 @@ static int act(struct broker_client *b, const struct arguments *a, enum dev_acti
 	bool restores = action == DEV_RESTORE;
 	struct broker_outcome o;
 	int r = broker_client_act(b, action, &a->pid, 1,
-			   action == DEV_LOCK ? a->lock_timeout_ms : CALL_TIMEOUT_MS,
-			   restores ? a->pairs : NULL, restores ? a->n_pairs : 0, &o, err);
+				  action == DEV_LOCK ? a->lock_timeout_ms : CALL_TIMEOUT_MS,
+				  restores ? a->pairs : NULL, restores ? a->n_pairs : 0, &o, err);
 
 	if (r < 0)
 		return r;

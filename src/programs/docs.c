@@ -43,11 +43,13 @@ static void print_synopsis(const struct command *c)
 
 static void print_commands(void)
 {
-	for (size_t i = 0; i < n_commands; i++) {
-		printf("*brumate-%s*(1)", commands[i].name);
-		if (commands[i].aliases)
-			printf(", also called %s", commands[i].aliases);
-		printf("\n\t%s.\n\n", commands[i].summary);
+	const struct command *c;
+
+	for (size_t i = 0; (c = command_at(i)); i++) {
+		printf("*brumate-%s*(1)", c->name);
+		if (c->aliases)
+			printf(", also called %s", c->aliases);
+		printf("\n\t%s.\n\n", c->summary);
 	}
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Opening libcurl; see libcurl.h. */
-#include "base/libcurl.h"
+#include "edges/http/libcurl.h"
 
 #include <dlfcn.h>
 #include <errno.h>
