@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/mempolicy.h>
+#include <linux/sched.h>
 #include <linux/sched/types.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -30,7 +31,15 @@ enum {
 	SMALL_FILE_BYTES = 1 << 16,
 	MAPS_BYTES_MAX = 256 << 20,
 	USUAL_SLACK_NS = 50000,
+	POLICY_LINE_BYTES = 2048,
+	/* Flags of the kernel that /proc/PID/stat shows. */
+	HAS_ERROR_POLICY = 0x80,
+	IS_TOLD_EARLY = 0x08000000,
 	SET_WRITE_OR_RUN = 65, /* prctl(2), PR_SET_MDWE */
+	/* Modes of set_mempolicy(2) that older headers lack. */
+	MANY_PREFERRED = 5,
+	WEIGHTED = 6,
+	LOCK_ON_FAULT = 1, /* mlock2(2) */
 };
 
 /* A fact of the kernel: the number of the next watch. */
@@ -43,6 +52,7 @@ void attributes_fini(struct attributes *a)
 	for (size_t i = 0; i < a->n; i++) {
 		free(a->items[i].threads);
 		free(a->items[i].ranges);
+		free(a->items[i].locked);
 		free(a->items[i].watches);
 	}
 	free(a->items);
@@ -173,8 +183,87 @@ static pid_t inner_tid(const struct proc_info *info, pid_t tid)
 	return end ? (pid_t)atoi(end) : 0;
 }
 
-static bool read_thread(struct attributes_thread *ret, const struct proc_info *info, pid_t tid,
-			const uint64_t *usual)
+/* "bind:0-1", "prefer (many)=static:0" of /proc/PID/numa_maps. The one word that has a blank in it loses it. */
+static bool take_policy(char policy[static 32], char nodes[static ATTRIBUTES_LIST_BYTES],
+			const char *text)
+{
+	static const char *const words[][2] = {
+		{ "prefer (many)", "prefer-many" },
+		{ "weighted interleave", "weighted-interleave" },
+	};
+	const char *begin = "";
+	size_t skipped = 0;
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(*words); i++)
+		if (!strncmp(text, words[i][0], strlen(words[i][0]))) {
+			begin = words[i][1];
+			skipped = strlen(words[i][0]);
+		}
+	const char *rest = text + skipped;
+	size_t len = strcspn(rest, ": \n"), begin_len = strlen(begin);
+	if (begin_len + len >= 32)
+		return false;
+	memcpy(policy, begin, begin_len);
+	memcpy(policy + begin_len, rest, len);
+	policy[begin_len + len] = '\0';
+	const char *list = rest[len] == ':' ? rest + len + 1 : "";
+	len = strcspn(list, " \n");
+	if (len >= ATTRIBUTES_LIST_BYTES)
+		return false;
+	memcpy(nodes, list, len);
+	nodes[len] = '\0';
+	return true;
+}
+
+/* The policy of the thread for memory that has none of its own: that of the first line, which is about the program's beginning.
+ * For the lines that are read the kernel looks at every page, so these are few. */
+static bool read_policy_at(char policy[static 32], char nodes[static ATTRIBUTES_LIST_BYTES],
+			   pid_t pid, const char *name)
+{
+	char path[64], line[POLICY_LINE_BYTES];
+	size_t n = 0;
+	ssize_t r;
+
+	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	do {
+		r = fd < 0 ? -1 : read(fd, line + n, n + 128 < sizeof(line) ? 128 : 0);
+		n += r > 0 ? (size_t)r : 0;
+	} while (r > 0 && !memchr(line, '\n', n));
+	line[n] = '\0';
+	const char *blank = strchr(line, ' ');
+	return blank && strchr(line, '\n') && take_policy(policy, nodes, blank + 1);
+}
+
+static void read_thread_policy(struct attributes_thread *t, const struct attributes_process *p,
+			       pid_t pid, pid_t tid)
+{
+	char name[48];
+
+	snprintf(name, sizeof(name), "task/%d/numa_maps", tid);
+	if (tid != pid && read_policy_at(t->memory_policy, t->memory_nodes, pid, name) &&
+	    (strcmp(t->memory_policy, p->memory_policy) ||
+	     strcmp(t->memory_nodes, p->memory_nodes)))
+		return;
+	t->memory_policy[0] = t->memory_nodes[0] = '\0';
+}
+
+static unsigned read_memory_errors(pid_t tid)
+{
+	auto_free char *text = NULL;
+	const char *end;
+	unsigned flags;
+
+	if (proc_file_read(tid, "stat", SMALL_FILE_BYTES, &text, NULL) < 0 ||
+	    !(end = strrchr(text, ')')) || sscanf(end, ") %*c %*d %*d %*d %*d %*d %u", &flags) != 1)
+		return PR_MCE_KILL_DEFAULT;
+	return !(flags & HAS_ERROR_POLICY) ? PR_MCE_KILL_DEFAULT
+	       : flags & IS_TOLD_EARLY	   ? PR_MCE_KILL_EARLY
+					   : PR_MCE_KILL_LATE;
+}
+
+static bool read_thread(struct attributes_thread *ret, const struct attributes_process *p,
+			const struct proc_info *info, pid_t tid, const uint64_t *usual)
 {
 	uint64_t cpus[ATTRIBUTES_CPUS / BITS];
 	struct sched_attr scheduling;
@@ -187,45 +276,25 @@ static bool read_thread(struct attributes_thread *ret, const struct proc_info *i
 	ret->io_priority = io_priority > 0 ? (uint32_t)io_priority : 0;
 	ret->timer_slack_ns = read_number(tid, "timerslack_ns", 10, 0);
 	ret->util_max = UINT32_MAX;
-	if (get_scheduling(&scheduling, tid) == 0 && scheduling.sched_util_max) {
-		ret->util_min = scheduling.sched_util_min;
-		ret->util_max = scheduling.sched_util_max;
+	if (get_scheduling(&scheduling, tid) == 0) {
+		ret->resets_on_fork = scheduling.sched_flags & SCHED_FLAG_RESET_ON_FORK;
+		if (scheduling.sched_util_max) {
+			ret->util_min = scheduling.sched_util_min;
+			ret->util_max = scheduling.sched_util_max;
+		}
 	}
+	ret->memory_errors = read_memory_errors(tid);
+	read_thread_policy(ret, p, info->id.pid, tid);
 	return true;
 }
 
-/* "bind:0-1" of /proc/PID/numa_maps. */
-static bool split_policy(char policy[static 32], char nodes[static ATTRIBUTES_LIST_BYTES],
-			 const char *text)
-{
-	const char *colon = strrchr(text, ':');
-	size_t len = colon ? (size_t)(colon - text) : strlen(text);
-
-	if (len >= 32 || (colon && strlen(colon + 1) >= ATTRIBUTES_LIST_BYTES))
-		return false;
-	memcpy(policy, text, len);
-	policy[len] = '\0';
-	strcpy(nodes, colon ? colon + 1 : "");
-	return true;
-}
-
-/* The policy of the memory that has none of its own is that of the first thread. The first line is that of the program's
- * beginning; the rest would take long, as the kernel looks at every page for it. */
+/* The policy of the memory that has none of its own is that of the first thread. */
 static void read_memory_policy(struct attributes_process *p, pid_t pid)
 {
-	char path[64], line[2048], policy[ATTRIBUTES_LIST_BYTES];
-
-	snprintf(path, sizeof(path), "/proc/%d/numa_maps", pid);
-	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, line, sizeof(line) - 1);
-
+	if (read_policy_at(p->memory_policy, p->memory_nodes, pid, "numa_maps"))
+		return;
 	strcpy(p->memory_policy, "default");
-	if (n <= 0)
-		return;
-	line[n] = '\0';
-	if (sscanf(line, "%*x %1023s", policy) != 1)
-		return;
-	split_policy(p->memory_policy, p->memory_nodes, policy);
+	p->memory_nodes[0] = '\0';
 }
 
 /* ---- mappings with a policy of their own ---- */
@@ -265,11 +334,11 @@ static int read_ranges(struct attributes_process *p, pid_t pid)
 		return 0;
 	for (const char *line = numa; line && *line && r == 0; line = strchr(line, '\n')) {
 		struct attributes_range range = { 0 };
-		char policy[ATTRIBUTES_LIST_BYTES];
+		int begin = 0;
 
 		line += *line == '\n';
-		if (sscanf(line, "%" SCNx64 " %1023s", &range.start, policy) != 2 ||
-		    !split_policy(range.policy, range.nodes, policy) ||
+		if (sscanf(line, "%" SCNx64 " %n", &range.start, &begin) != 1 || !begin ||
+		    !take_policy(range.policy, range.nodes, line + begin) ||
 		    (!strcmp(range.policy, p->memory_policy) &&
 		     !strcmp(range.nodes, p->memory_nodes)))
 			continue;
@@ -277,6 +346,50 @@ static int read_ranges(struct attributes_process *p, pid_t pid)
 		range.len_bytes = end - range.start;
 		if (end > range.start && p->n_ranges < ATTRIBUTES_RANGES_MAX)
 			r = add_range(p, &range);
+	}
+	return r;
+}
+
+/* ---- mappings whose pages are locked as they come ---- */
+
+static int add_locked(struct attributes_process *p, const struct attributes_locked *range)
+{
+	struct attributes_locked *locked = array_room(p->locked, p->n_locked, sizeof(*locked));
+
+	if (!locked)
+		return -ENOMEM;
+	p->locked = locked;
+	locked[p->n_locked++] = *range;
+	return 0;
+}
+
+static bool has_locked(pid_t pid)
+{
+	auto_free char *status = NULL;
+	unsigned long long kib = 0;
+
+	if (proc_file_read(pid, "status", SMALL_FILE_BYTES, &status, NULL) < 0)
+		return false;
+	const char *locked = strstr(status, "VmLck:");
+	return locked && sscanf(locked, "VmLck: %llu", &kib) == 1 && kib;
+}
+
+static int read_locked(struct attributes_process *p, pid_t pid)
+{
+	struct attributes_locked range = { 0 };
+	auto_free char *smaps = NULL;
+	int r = 0;
+
+	if (!has_locked(pid) || proc_file_read(pid, "smaps", MAPS_BYTES_MAX, &smaps, NULL) < 0)
+		return 0;
+	for (char *rest = smaps, *line; (line = strsep(&rest, "\n")) && r == 0;) {
+		uint64_t start, end;
+
+		if (sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &start, &end) == 2)
+			range = (struct attributes_locked){ start, end - start };
+		else if (!strncmp(line, "VmFlags:", 8) && strstr(line, " lo") &&
+			 strstr(line, " lf") && p->n_locked < ATTRIBUTES_RANGES_MAX)
+			r = add_locked(p, &range);
 	}
 	return r;
 }
@@ -292,6 +405,8 @@ int attributes_read_ranges(struct attributes *ret, const struct proc_tree *tree)
 	for (size_t i = 0; i < tree->n && r == 0; i++) {
 		a.items[a.n] = (struct attributes_process){ .pid = tree->items[i].inner_pid };
 		r = read_ranges(&a.items[a.n++], tree->items[i].id.pid);
+		if (r == 0)
+			r = read_locked(&a.items[a.n - 1], tree->items[i].id.pid);
 	}
 	if (r < 0)
 		return r;
@@ -302,11 +417,16 @@ int attributes_read_ranges(struct attributes *ret, const struct proc_tree *tree)
 void attributes_take_ranges(struct attributes *to, struct attributes *from)
 {
 	for (size_t i = 0; i < to->n; i++)
-		for (size_t k = 0; k < from->n && !to->items[i].ranges; k++)
-			if (from->items[k].pid == to->items[i].pid) {
-				to->items[i].ranges = take_ptr(&from->items[k].ranges);
-				to->items[i].n_ranges = from->items[k].n_ranges;
-			}
+		for (size_t k = 0; k < from->n; k++) {
+			struct attributes_process *p = &to->items[i], *q = &from->items[k];
+
+			if (q->pid != p->pid || p->ranges || p->locked)
+				continue;
+			p->ranges = take_ptr(&q->ranges);
+			p->n_ranges = q->n_ranges;
+			p->locked = take_ptr(&q->locked);
+			p->n_locked = q->n_locked;
+		}
 }
 
 /* ---- watches on files that are deleted ---- */
@@ -442,7 +562,7 @@ static int read_process(struct attributes_process *ret, const struct proc_info *
 		ret->threads = threads;
 		threads[ret->n_threads] = (struct attributes_thread){ 0 };
 		if (tid > 0)
-			ret->n_threads += read_thread(&threads[ret->n_threads], info, tid,
+			ret->n_threads += read_thread(&threads[ret->n_threads], ret, info, tid,
 						      has_usual ? usual : NULL);
 	}
 	return 0;
@@ -492,7 +612,16 @@ char *attributes_encode(const struct attributes *a, size_t *ret_len_bytes)
 			fprintf(f, "thread %d %s %" PRIu32 " %" PRIu64 " %" PRIu32 " %" PRIu32 "\n",
 				t->tid, or_none(t->cpus), t->io_priority, t->timer_slack_ns,
 				t->util_min, t->util_max);
+			if (t->resets_on_fork || t->memory_errors != PR_MCE_KILL_DEFAULT)
+				fprintf(f, "flags %d %d %u\n", t->tid, t->resets_on_fork,
+					t->memory_errors);
+			if (*t->memory_policy)
+				fprintf(f, "policy %d %s %s\n", t->tid, t->memory_policy,
+					or_none(t->memory_nodes));
 		}
+		for (size_t k = 0; k < p->n_locked; k++)
+			fprintf(f, "locked %" PRIx64 " %" PRIx64 "\n", p->locked[k].start,
+				p->locked[k].len_bytes);
 		for (size_t k = 0; k < p->n_watches; k++)
 			fprintf(f, "watch %d %d %" PRIx32 " %d\n", p->watches[k].fd,
 				p->watches[k].number, p->watches[k].mask, p->watches[k].file_fd);
@@ -540,7 +669,7 @@ static int add_process(struct attributes *a, const char *line)
 static int add_thread(struct attributes *a, const char *line)
 {
 	struct attributes_process *p = a->n ? &a->items[a->n - 1] : NULL;
-	struct attributes_thread t = { 0 };
+	struct attributes_thread t = { .memory_errors = PR_MCE_KILL_DEFAULT };
 	uint64_t cpus[ATTRIBUTES_CPUS / BITS];
 	int end = 0;
 
@@ -559,6 +688,62 @@ static int add_thread(struct attributes *a, const char *line)
 	p->threads = threads;
 	threads[p->n_threads++] = t;
 	return 0;
+}
+
+/* The thread of the line before. */
+static struct attributes_thread *last_thread(struct attributes *a, pid_t tid)
+{
+	struct attributes_process *p = a->n ? &a->items[a->n - 1] : NULL;
+
+	return p && p->n_threads && p->threads[p->n_threads - 1].tid == tid
+		       ? &p->threads[p->n_threads - 1]
+		       : NULL;
+}
+
+static int decode_flags(struct attributes *a, const char *line)
+{
+	unsigned resets, errors;
+	int tid, end = 0;
+
+	if (sscanf(line, "flags %d %u %u%n", &tid, &resets, &errors, &end) != 3 || line[end] ||
+	    resets > 1 || errors > PR_MCE_KILL_DEFAULT)
+		return -EBADMSG;
+	struct attributes_thread *t = last_thread(a, tid);
+	if (!t)
+		return -EBADMSG;
+	t->resets_on_fork = resets;
+	t->memory_errors = errors;
+	return 0;
+}
+
+static int decode_policy(struct attributes *a, const char *line)
+{
+	char policy[32], nodes[ATTRIBUTES_LIST_BYTES];
+	uint64_t mask[ATTRIBUTES_NODES / BITS];
+	int tid, end = 0;
+
+	if (sscanf(line, "policy %d %31s %1023s%n", &tid, policy, nodes, &end) != 3 || line[end])
+		return -EBADMSG;
+	struct attributes_thread *t = last_thread(a, tid);
+	none_to_empty(nodes);
+	if (!t || !list_to_mask(mask, ATTRIBUTES_NODES, nodes))
+		return -EBADMSG;
+	strcpy(t->memory_policy, policy);
+	strcpy(t->memory_nodes, nodes);
+	return 0;
+}
+
+static int decode_locked(struct attributes *a, const char *line)
+{
+	struct attributes_process *p = a->n ? &a->items[a->n - 1] : NULL;
+	struct attributes_locked l;
+	int end = 0;
+
+	if (!p ||
+	    sscanf(line, "locked %" SCNx64 " %" SCNx64 "%n", &l.start, &l.len_bytes, &end) != 2 ||
+	    line[end] || p->n_locked >= ATTRIBUTES_RANGES_MAX)
+		return -EBADMSG;
+	return add_locked(p, &l);
 }
 
 static int decode_range(struct attributes *a, const char *line)
@@ -612,6 +797,9 @@ int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes
 		    : !strncmp(line, "thread ", 7) ? add_thread(&a, line)
 		    : !strncmp(line, "memory ", 7) ? decode_range(&a, line)
 		    : !strncmp(line, "watch ", 6)  ? decode_watch(&a, line)
+		    : !strncmp(line, "flags ", 6)  ? decode_flags(&a, line)
+		    : !strncmp(line, "policy ", 7) ? decode_policy(&a, line)
+		    : !strncmp(line, "locked ", 7) ? decode_locked(&a, line)
 						   : -EBADMSG;
 	}
 	if (r < 0)
@@ -626,8 +814,13 @@ int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes
 static int policy_of(const char *text, unsigned *ret_flags)
 {
 	static const char *const names[] = {
-		[MPOL_DEFAULT] = "default",	  [MPOL_PREFERRED] = "prefer", [MPOL_BIND] = "bind",
-		[MPOL_INTERLEAVE] = "interleave", [MPOL_LOCAL] = "local",
+		[MPOL_DEFAULT] = "default",
+		[MPOL_PREFERRED] = "prefer",
+		[MPOL_BIND] = "bind",
+		[MPOL_INTERLEAVE] = "interleave",
+		[MPOL_LOCAL] = "local",
+		[MANY_PREFERRED] = "prefer-many",
+		[WEIGHTED] = "weighted-interleave",
 	};
 	size_t len = strcspn(text, "=");
 
@@ -675,9 +868,48 @@ static int add_range_call(struct call_list *list, const struct attributes_proces
 	return add_call(list, &call);
 }
 
+/* @tid 0: each thread. */
+static int add_policy_call(struct call_list *list, pid_t pid, pid_t tid, const char *policy,
+			   const char *nodes)
+{
+	struct attributes_call call = { .pid = pid, .tid = tid, .number = SYS_set_mempolicy };
+	unsigned flags;
+	int mode = policy_of(policy, &flags);
+
+	if (mode < 0 || (!tid && mode == MPOL_DEFAULT) ||
+	    !list_to_mask(call.mask, ATTRIBUTES_NODES, nodes))
+		return 0;
+	call.arguments[0] = (uint64_t)mode | flags;
+	call.mask_argument = *nodes ? 1 : 0;
+	call.arguments[2] = *nodes ? ATTRIBUTES_NODES + 1 : 0;
+	return add_call(list, &call);
+}
+
+static int add_thread_calls(struct call_list *list, pid_t pid, const struct attributes_thread *t)
+{
+	const struct attributes_call slack = { .pid = pid,
+					       .tid = t->tid,
+					       .number = SYS_prctl,
+					       .arguments = { PR_SET_TIMERSLACK,
+							      t->timer_slack_ns } };
+	const struct attributes_call errors = { .pid = pid,
+						.tid = t->tid,
+						.number = SYS_prctl,
+						.arguments = { PR_MCE_KILL, PR_MCE_KILL_SET,
+							       t->memory_errors } };
+	int r = 0;
+
+	if (t->timer_slack_ns && t->timer_slack_ns != USUAL_SLACK_NS)
+		r = add_call(list, &slack);
+	if (r == 0 && t->memory_errors != PR_MCE_KILL_DEFAULT)
+		r = add_call(list, &errors);
+	if (r == 0 && *t->memory_policy)
+		r = add_policy_call(list, pid, t->tid, t->memory_policy, t->memory_nodes);
+	return r;
+}
+
 static int add_calls(struct call_list *list, const struct attributes_process *p)
 {
-	struct attributes_call policy = { .pid = p->pid, .number = SYS_set_mempolicy };
 	const struct attributes_call personality = { .pid = p->pid,
 						     .number = SYS_personality,
 						     .arguments = { p->personality } };
@@ -686,31 +918,26 @@ static int add_calls(struct call_list *list, const struct attributes_process *p)
 						      .number = SYS_prctl,
 						      .arguments = { SET_WRITE_OR_RUN,
 								     p->write_or_run } };
-	unsigned flags;
-	int mode = policy_of(p->memory_policy, &flags);
 	int r = p->write_or_run ? add_call(list, &write_or_run) : 0;
 
-	policy.arguments[0] = (uint64_t)mode | flags;
-	policy.mask_argument = *p->memory_nodes ? 1 : 0;
-	policy.arguments[2] = *p->memory_nodes ? ATTRIBUTES_NODES + 1 : 0;
-	if (r == 0 && mode > MPOL_DEFAULT &&
-	    list_to_mask(policy.mask, ATTRIBUTES_NODES, p->memory_nodes))
-		r = add_call(list, &policy);
+	if (r == 0)
+		r = add_policy_call(list, p->pid, 0, p->memory_policy, p->memory_nodes);
 	if (r == 0 && p->personality && p->personality != UINT32_MAX)
 		r = add_call(list, &personality);
 	for (size_t i = 0; i < p->n_ranges && r == 0; i++)
 		r = add_range_call(list, p, &p->ranges[i]);
-	for (size_t i = 0; i < p->n_threads && r == 0; i++) {
-		const struct attributes_thread *t = &p->threads[i];
-		const struct attributes_call slack = { .pid = p->pid,
-						       .tid = t->tid,
-						       .number = SYS_prctl,
-						       .arguments = { PR_SET_TIMERSLACK,
-								      t->timer_slack_ns } };
+	for (size_t i = 0; i < p->n_locked && r == 0; i++) {
+		const struct attributes_call lock = {
+			.pid = p->pid,
+			.tid = p->pid,
+			.number = SYS_mlock2,
+			.arguments = { p->locked[i].start, p->locked[i].len_bytes, LOCK_ON_FAULT }
+		};
 
-		if (t->timer_slack_ns && t->timer_slack_ns != USUAL_SLACK_NS)
-			r = add_call(list, &slack);
+		r = add_call(list, &lock);
 	}
+	for (size_t i = 0; i < p->n_threads && r == 0; i++)
+		r = add_thread_calls(list, p->pid, &p->threads[i]);
 	return r;
 }
 
@@ -777,14 +1004,21 @@ static bool give_io_priority(const struct attributes_thread *t, pid_t tid)
 	       errno == ESRCH;
 }
 
+/* The flag is set only together with a policy, which stays what it is. */
 static bool give_scheduling(const struct attributes_thread *t, pid_t tid)
 {
-	enum { KEEP = 0x08 | 0x10, UTIL = 0x20 | 0x40 }; /* SCHED_FLAG_… */
-	struct sched_attr now, wanted = { .size = sizeof(wanted), .sched_flags = KEEP | UTIL };
+	enum { UTIL = 0x20 | 0x40 }; /* flags of sched_setattr(2) for both limits */
+	const bool has_limits = t->util_max != UINT32_MAX;
+	struct sched_attr now, wanted;
 
-	if (t->util_max == UINT32_MAX || get_scheduling(&now, tid) < 0 ||
-	    (now.sched_util_min == t->util_min && now.sched_util_max == t->util_max))
+	if (get_scheduling(&now, tid) < 0 ||
+	    ((!has_limits ||
+	      (now.sched_util_min == t->util_min && now.sched_util_max == t->util_max)) &&
+	     !(now.sched_flags & SCHED_FLAG_RESET_ON_FORK) == !t->resets_on_fork))
 		return true;
+	wanted = now;
+	wanted.sched_flags = (t->resets_on_fork ? SCHED_FLAG_RESET_ON_FORK : 0u) |
+			     (has_limits ? (unsigned)UTIL : 0u);
 	wanted.sched_util_min = t->util_min;
 	wanted.sched_util_max = t->util_max;
 	return syscall(SYS_sched_setattr, tid, &wanted, 0) == 0;
@@ -800,9 +1034,23 @@ static const struct attributes_thread *find_thread(const struct attributes_proce
 
 /* How many threads have not what they are to have. */
 struct missed {
-	size_t cpus, io_priority, slack, scheduling;
+	size_t cpus, io_priority, slack, scheduling, policy, memory_errors;
 	const char *cpu_list;
 };
+
+/* Of what the thread was to do for itself. */
+static void check_thread(struct missed *m, const struct attributes_process *p,
+			 const struct attributes_thread *t, pid_t pid, pid_t tid)
+{
+	struct attributes_thread now = { 0 };
+
+	m->slack += t->timer_slack_ns &&
+		    read_number(tid, "timerslack_ns", 10, t->timer_slack_ns) != t->timer_slack_ns;
+	m->memory_errors += read_memory_errors(tid) != t->memory_errors;
+	read_thread_policy(&now, p, pid, tid);
+	m->policy += *t->memory_policy && (strcmp(now.memory_policy, t->memory_policy) ||
+					   strcmp(now.memory_nodes, t->memory_nodes));
+}
 
 static void give_thread(struct missed *m, const struct attributes_thread *t, pid_t tid)
 {
@@ -812,8 +1060,6 @@ static void give_thread(struct missed *m, const struct attributes_thread *t, pid
 	}
 	m->io_priority += !give_io_priority(t, tid);
 	m->scheduling += !give_scheduling(t, tid);
-	m->slack += t->timer_slack_ns &&
-		    read_number(tid, "timerslack_ns", 10, t->timer_slack_ns) != t->timer_slack_ns;
 }
 
 static void tell_missed(const struct giving *g, const struct missed *m)
@@ -828,8 +1074,16 @@ static void tell_missed(const struct giving *g, const struct missed *m)
 		tell(g, "%zu thread%s could not be given the I/O priority that it had",
 		     m->io_priority, m->io_priority == 1 ? "" : "s");
 	if (m->scheduling)
-		tell(g, "%zu thread%s could not be given the utilization limits that it had",
+		tell(g,
+		     "%zu thread%s could not be given the utilization limits, or the flag "
+		     "SCHED_RESET_ON_FORK, that it had",
 		     m->scheduling, m->scheduling == 1 ? "" : "s");
+	if (m->policy)
+		tell(g, "%zu thread%s could not be given the memory policy that it had", m->policy,
+		     m->policy == 1 ? "" : "s");
+	if (m->memory_errors)
+		tell(g, "%zu thread%s could not be given the policy for memory errors that it had",
+		     m->memory_errors, m->memory_errors == 1 ? "" : "s");
 	if (m->slack)
 		tell(g, "%zu thread%s could not be given the timer slack that it had", m->slack,
 		     m->slack == 1 ? "" : "s");
@@ -877,8 +1131,10 @@ static void give_process(const struct giving *g, const struct attributes_process
 		const struct attributes_thread *t =
 			tid > 0 ? find_thread(p, inner_tid(g->process, tid)) : NULL;
 
-		if (t)
-			give_thread(&missed, t, tid);
+		if (!t)
+			continue;
+		give_thread(&missed, t, tid);
+		check_thread(&missed, p, t, g->process->id.pid, tid);
 	}
 	tell_missed(g, &missed);
 	give_coredump_filter(g, p);

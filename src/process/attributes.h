@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -34,6 +35,10 @@ struct attributes_thread {
 	uint32_t util_min, util_max; /* as sched_getattr(2) */
 	/* "0-3,8"; empty: all that there are. In a cgroup these are the CPUs of the cgroup. */
 	char cpus[ATTRIBUTES_LIST_BYTES];
+	char memory_policy[32]; /* as below; empty: that of the process */
+	char memory_nodes[ATTRIBUTES_LIST_BYTES];
+	bool resets_on_fork;	/* its children get the usual scheduling (SCHED_RESET_ON_FORK) */
+	unsigned memory_errors; /* prctl(2), PR_MCE_KILL_GET */
 };
 
 /** A mapping whose memory has a policy of its own (mbind(2)). */
@@ -41,6 +46,11 @@ struct attributes_range {
 	uint64_t start, len_bytes;
 	char policy[32];
 	char nodes[ATTRIBUTES_LIST_BYTES];
+};
+
+/** A mapping whose pages are locked once they are there (mlock2(2), MLOCK_ONFAULT). */
+struct attributes_locked {
+	uint64_t start, len_bytes;
 };
 
 /** A watch of an inotify on a file that is deleted and still open, in the same process. */
@@ -63,6 +73,8 @@ struct attributes_process {
 	size_t n_threads;
 	struct attributes_range *ranges; /* owned */
 	size_t n_ranges;
+	struct attributes_locked *locked; /* owned */
+	size_t n_locked;
 	struct attributes_watch *watches; /* owned */
 	size_t n_watches;
 };
@@ -78,7 +90,7 @@ DEFINE_AUTO_FINI(struct attributes, attributes_fini)
 /** Reads those of all processes of @tree. What cannot be read of one is left out. 0, -ENOMEM. */
 int attributes_read(struct attributes *ret, const struct proc_tree *tree);
 
-/** Reads which mappings of the processes of @tree have a policy of their own, and nothing else. The kernel looks at
+/** Reads which mappings of the processes of @tree have a policy of their own, or are locked as they come, and nothing else. The kernel looks at
  * each page for that, so call it while the processes run. 0, -ENOMEM. */
 int attributes_read_ranges(struct attributes *ret, const struct proc_tree *tree);
 

@@ -19,7 +19,7 @@ import ctypes, mmap, os, platform, sys, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 CALLS = {"x86_64": (251, 252, 237, 238, 239), "aarch64": (30, 31, 235, 237, 236)}[platform.machine()]
 IOPRIO_SET, IOPRIO_GET, MBIND, SET_MEMPOLICY, GET_MEMPOLICY = CALLS
-PR_SET_TIMERSLACK, PR_GET_TIMERSLACK, BIND, INTERLEAVE, ADDR = 29, 30, 2, 3, 2
+PR_SET_TIMERSLACK, PR_GET_TIMERSLACK, PR_MCE_KILL, PR_MCE_KILL_GET, BIND, INTERLEAVE, ADDR = 29, 30, 33, 34, 2, 3, 2
 wanted = sys.argv[1].split(",")
 cpus = sorted(os.sched_getaffinity(0))
 mask = ctypes.c_ulong(1)
@@ -39,11 +39,15 @@ def policy(address=None):
 
 def own():
     return [sorted(os.sched_getaffinity(0)), libc.syscall(IOPRIO_GET, 1, 0), libc.prctl(PR_GET_TIMERSLACK), policy(),
-            libc.personality(ctypes.c_ulong(0xffffffff))]
+            libc.personality(ctypes.c_ulong(0xffffffff)), libc.prctl(PR_MCE_KILL_GET, 0, 0, 0, 0), os.sched_getscheduler(0)]
 
 ask, answer, told = threading.Event(), threading.Event(), []
 def second():
     become(cpus[0], 6, 777000)
+    if "policy" in wanted:
+        libc.syscall(SET_MEMPOLICY, BIND, ctypes.byref(mask), ctypes.c_ulong(64))
+    libc.prctl(PR_MCE_KILL, 1, 1, 0, 0)
+    os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))
     while True:
         ask.wait()
         ask.clear()
@@ -111,6 +115,7 @@ def threads_and_processes_of_root(bed):
         expect(main_thread[0] != other[0] and len(main_thread[0]) == 1, f"this test proves nothing: {before}")
     expect((main_thread[1], other[1]) == (2 << 13 | 5, 2 << 13 | 6), f"this test proves nothing: {before}")
     expect((main_thread[2], other[2]) == (555000, 777000), f"this test proves nothing: {before}")
+    expect(other[3:] != main_thread[3:] and other[5:] == [1, 0x40000003], f"this test proves nothing: {before}")
 
 
 @case

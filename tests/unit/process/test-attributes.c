@@ -4,9 +4,13 @@
 #include "sanitized.h"
 #include "process/attributes.h"
 
+#include <linux/mempolicy.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/inotify.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 static char notes[4096];
@@ -57,6 +61,12 @@ static void what_is_wrong_is_refused(void)
 		"brumate attributes 1\nprocess 1 0 0 0 - -\nthread 1 x 0 0 0 0\n",
 		"brumate attributes 1\nprocess 1 0 0 0 - -\nmemory 1000 x bind 0\n",
 		"brumate attributes 1\nprocess 1 0 0 0 - -\nother\n",
+		"brumate attributes 1\nprocess 1 0 0 0 - -\nflags 1 0 2\n",
+		"brumate attributes 1\nprocess 1 0 0 0 - -\nthread 1 - 0 0 0 0\nflags 1 2 2\n",
+		"brumate attributes 1\nprocess 1 0 0 0 - -\nthread 1 - 0 0 0 0\nflags 1 0 3\n",
+		"brumate attributes 1\nprocess 1 0 0 0 - -\nthread 1 - 0 0 0 0\npolicy 2 bind 0\n",
+		"brumate attributes 1\nprocess 1 0 0 0 - -\nthread 1 - 0 0 0 0\npolicy 1 bind x\n",
+		"brumate attributes 1\nprocess 1 0 0 0 - -\nlocked 1000\n",
 		"brumate attributes 1\nprocess 1 0 0 0 - -",
 	};
 
@@ -82,6 +92,9 @@ static void asks_for_what_differs_from_the_usual(void)
 				   "process 7 33 40000 0 bind=static 0,64-65\n"
 				   "thread 7 0-1 0 50000 0 1024\n"
 				   "thread 8 - 0 777 0 1024\n"
+				   "flags 8 1 1\n"
+				   "policy 8 prefer-many 1\n"
+				   "locked 20000 3000\n"
 				   "memory 10000 2000 interleave 1\n"
 				   "process 9 33 0 0 default -\n"
 				   "thread 9 - 0 50000 0 1024\n";
@@ -91,7 +104,7 @@ static void asks_for_what_differs_from_the_usual(void)
 
 	CHECK(attributes_decode(&a, text, strlen(text)) == 0);
 	there_and_back(&a);
-	CHECK(attributes_calls(&calls, &n, &a) == 0 && n == 4);
+	CHECK(attributes_calls(&calls, &n, &a) == 0 && n == 7);
 	const struct attributes_call *policy = find_call(calls, n, SYS_set_mempolicy);
 	CHECK(policy && policy->pid == 7 && !policy->tid && policy->mask_argument == 1);
 	CHECK(policy->arguments[0] == (2 | 1 << 15) && policy->mask[0] == 1 &&
@@ -103,6 +116,75 @@ static void asks_for_what_differs_from_the_usual(void)
 	CHECK(personality && personality->arguments[0] == 0x40000);
 	const struct attributes_call *slack = find_call(calls, n, SYS_prctl);
 	CHECK(slack && slack->tid == 8 && slack->arguments[1] == 777);
+	CHECK(slack[1].tid == 8 && slack[1].arguments[0] == PR_MCE_KILL &&
+	      slack[1].arguments[2] == PR_MCE_KILL_EARLY);
+	CHECK(slack[2].number == SYS_set_mempolicy && slack[2].tid == 8 &&
+	      slack[2].arguments[0] == 5 && slack[2].mask[0] == 2);
+	const struct attributes_call *lock = find_call(calls, n, SYS_mlock2);
+	CHECK(lock && lock->tid == 7 && lock->arguments[0] == 0x20000 &&
+	      lock->arguments[1] == 0x3000 && lock->arguments[2] == MLOCK_ONFAULT);
+}
+
+static void *has_policies_of_its_own(void *arg)
+{
+	unsigned long nodes = 1;
+	const struct sched_param param = { 0 };
+
+	(void)arg;
+	CHECK(syscall(SYS_set_mempolicy, MPOL_BIND, &nodes, 64) == 0 || errno == ENOSYS);
+	CHECK(prctl(PR_MCE_KILL, PR_MCE_KILL_SET, PR_MCE_KILL_LATE, 0, 0) == 0);
+	CHECK(sched_setscheduler(0, SCHED_BATCH | SCHED_RESET_ON_FORK, &param) == 0);
+	void *p = mmap(NULL, 1 << 16, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(p != MAP_FAILED && mlock2(p, 1 << 16, MLOCK_ONFAULT) == 0);
+	little_pause(NULL);
+	return NULL;
+}
+
+static void with_a_thread(void *arg)
+{
+	pthread_t thread;
+
+	CHECK(pthread_create(&thread, NULL, has_policies_of_its_own, arg) == 0);
+	pthread_join(thread, NULL);
+}
+
+static const struct attributes_thread *other_thread(const struct attributes_process *p)
+{
+	for (size_t i = 0; i < p->n_threads; i++)
+		if (p->threads[i].resets_on_fork)
+			return &p->threads[i];
+	return NULL;
+}
+
+static void reads_what_is_of_one_thread(void)
+{
+	struct little l = little_start(with_a_thread, NULL);
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY, ranges = ATTRIBUTES_EMPTY;
+
+	little_wait_ready(&l);
+	CHECK(proc_tree_read(&tree, little_id(&l), NULL) == 0);
+	CHECK(attributes_read(&a, &tree) == 0 && attributes_read_ranges(&ranges, &tree) == 0);
+	attributes_take_ranges(&a, &ranges);
+	const struct attributes_thread *t = other_thread(&a.items[0]);
+	CHECK(t && t->tid != l.pid && t->memory_errors == PR_MCE_KILL_LATE);
+	CHECK(access("/proc/self/numa_maps", F_OK) < 0 ||
+	      (!strcmp(t->memory_policy, "bind") && !strcmp(t->memory_nodes, "0")));
+	CHECK(!strcmp(a.items[0].memory_policy, "default"));
+	CHECK(a.items[0].n_locked == 1 && a.items[0].locked[0].len_bytes == 1 << 16);
+	there_and_back(&a);
+
+	*notes = '\0';
+	attributes_apply(&a, &tree, note, NULL);
+	CHECK(!*notes);
+	/* Only the thread itself could have that back. */
+	((struct attributes_thread *)t)->memory_errors = PR_MCE_KILL_EARLY;
+	strcpy(((struct attributes_thread *)t)->memory_policy, "interleave");
+	attributes_apply(&a, &tree, note, NULL);
+	CHECK(strstr(notes, "1 thread could not be given the policy for memory errors"));
+	CHECK(strstr(notes, "1 thread could not be given the memory policy") ||
+	      access("/proc/self/numa_maps", F_OK) < 0);
+	little_end(&l);
 }
 
 /* A CPU that no machine of ours has. */
@@ -184,6 +266,7 @@ int main(void)
 	what_is_wrong_is_refused();
 	asks_for_what_differs_from_the_usual();
 	says_what_is_not_here();
+	reads_what_is_of_one_thread();
 	watches_are_set_again();
 	return 0;
 }
