@@ -44,6 +44,8 @@ DIFFERS = [
     (r"udp-data\.fd\.(received|waiting)", "datagrams not read yet"),
     (r"tcp.*\.tcp10", "largest window of a connection"),
     (r"tcp.*\.(ip33|ipv6-1[78])", "multicast options of TCP"),
+    (r"(tcp6-[a-z-]+\.client|udp6-connected\.connected)\.ipv6-26", "IPV6_V6ONLY of a socket that is connected to an address of IPv6"),
+    (r"file-mapped-replaced\.area\.map\d+", "name of a mapped file that was replaced"),
     (r"memory-mseal\..*flags\d+", "sealed mappings"),
     (r"epoll-without-number\.fd\.fdinfo\d+", "numbers of files that an epoll watches under a closed one"),
     (r"process\.timers", "numbers and signals of timers of ended threads"),

@@ -20,6 +20,7 @@ struct scan_fd {
 	int mount_id;	 /* from fdinfo; -1 unknown */
 	pid_t pidfd_pid; /* a pidfd's process; 0: no pidfd, -1: it has ended */
 	bool is_leased;	 /* for writing */
+	bool wakes;	 /* a timer that ends a suspend of the machine */
 	bool is_unix;	 /* a unix socket, as the socket diagnosis says */
 	struct stat st;
 	char target[512]; /* as /proc/PID/fd/N reads */
@@ -69,6 +70,11 @@ void scan_epolls(struct scan *s);
 void scan_special_pipes(struct scan *s);
 void scan_paths(struct scan *s);
 void scan_leases(struct scan *s);
+void scan_shared(struct scan *s);
+void scan_limits(struct scan *s);
+void scan_sealed(struct scan *s);
+void scan_special_timers(struct scan *s);
+void scan_huge_memory(struct scan *s);
 void scan_threads(struct scan *s);
 void scan_watches(struct scan *s);
 void scan_system_v(struct scan *s);

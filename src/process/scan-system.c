@@ -11,7 +11,9 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/msg.h>
+#include <sys/resource.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
@@ -19,12 +21,14 @@
 
 #include "base/array.h"
 #include "base/fd.h"
+#include "process/hugetlb.h"
 #include "process/reaper.h"
 
 enum {
 	MOUNTINFO_BYTES_MAX = 16 << 20,
 	SYSTEM_V_BYTES_MAX = 16 << 20,
 	STATUS_BYTES_MAX = 1 << 16,
+	SMAPS_BYTES_MAX = 256 << 20,
 	/* So many pipes, and so many named ones, CRIU 4.2 looks into. */
 	CRIU_PIPES_MAX = 1024,
 	SCHED_EXTENSIBLE = 7, /* SCHED_EXT; headers may be older */
@@ -382,6 +386,140 @@ void scan_threads(struct scan *s)
 {
 	for (size_t i = 0; i < s->tree->n; i++)
 		check_process(s, &s->tree->items[i]);
+}
+
+/* ---- what two processes have together ---- */
+
+/* By an order of the kernel's own. */
+static int by_object(const void *a, const void *b, void *arg)
+{
+	const enum kcmp_type type = *(const enum kcmp_type *)arg;
+	const struct proc_info *p = *(const struct proc_info *const *)a;
+	const struct proc_info *q = *(const struct proc_info *const *)b;
+
+	switch (p == q ? 0 : syscall(SYS_kcmp, p->id.pid, q->id.pid, type, 0, 0)) {
+	case 0:
+		return 0;
+	case 1:
+		return -1;
+	case 2:
+		return 1;
+	default: /* one has ended, or that may not be asked */
+		return p->id.pid < q->id.pid ? -1 : 1;
+	}
+}
+
+static void check_shared(struct scan *s, enum kcmp_type type, const char *what)
+{
+	auto_free const struct proc_info **sorted = calloc(s->tree->n + 1, sizeof(*sorted));
+	size_t n = 0;
+
+	if (!sorted) {
+		s->r = -ENOMEM;
+		return;
+	}
+	for (size_t i = 0; i < s->tree->n; i++)
+		if (s->tree->items[i].state != 'Z')
+			sorted[n++] = &s->tree->items[i];
+	qsort_r(sorted, n, sizeof(*sorted), by_object, &type);
+	for (size_t i = 1; i < n; i++)
+		if (by_object(&sorted[i - 1], &sorted[i], &type) == 0)
+			scan_found(s, SCAN_REFUSE, sorted[i], "shared-process",
+				   "suspend and resume work; clone(2) without that flag gives "
+				   "each its own",
+				   "shares its %s with process %d (%s), which CRIU does not save",
+				   what, sorted[i - 1]->id.pid, sorted[i - 1]->comm);
+}
+
+void scan_shared(struct scan *s)
+{
+	check_shared(s, KCMP_FS, "working directory and umask (CLONE_FS)");
+	check_shared(s, KCMP_SIGHAND, "handlers of signals (CLONE_SIGHAND)");
+}
+
+/* ---- limits ---- */
+
+/* To read the limits of a process with other ids takes CAP_SYS_RESOURCE, which root lacks in some containers. A job of another user has none such. */
+void scan_limits(struct scan *s)
+{
+	struct rlimit limit;
+
+	if (geteuid() != 0 || !s->tree->n || s->tree->items[0].uid != 0)
+		return;
+	for (size_t i = 0; i < s->tree->n; i++) {
+		const struct proc_info *p = &s->tree->items[i];
+
+		if (p->state != 'Z' && prlimit(p->id.pid, RLIMIT_CPU, NULL, &limit) < 0 &&
+		    errno == EPERM)
+			scan_found(s, SCAN_REFUSE, p, "limits",
+				   "give brumate CAP_SYS_RESOURCE; suspend and resume work",
+				   "has ids of another user, and without CAP_SYS_RESOURCE its "
+				   "limits cannot be read");
+	}
+}
+
+/* ---- timers and memory of special kinds ---- */
+
+void scan_special_timers(struct scan *s)
+{
+	for (size_t i = 0; i < s->n_fds; i++)
+		if (s->fds[i].wakes && !strcmp(s->fds[i].target, "anon_inode:[timerfd]"))
+			scan_found(s, SCAN_REFUSE, s->fds[i].process, "timer-that-wakes",
+				   "close it before the checkpoint; suspend and resume work",
+				   "has a timer (fd %d) that wakes the machine (CLOCK_…_ALARM), "
+				   "which CRIU does not save",
+				   s->fds[i].fd);
+}
+
+/* CRIU takes such a file for what it is only where it has got a page of that size to look at. */
+void scan_huge_memory(struct scan *s)
+{
+	long page_bytes = sysconf(_SC_PAGESIZE);
+	auto_close int plain = memfd_create("brumate", MFD_CLOEXEC);
+	struct stat st;
+
+	if (plain < 0 || fstat(plain, &st) < 0)
+		return;
+	for (size_t i = 0; i < s->n_fds; i++) {
+		const struct scan_fd *f = &s->fds[i];
+
+		if (!S_ISREG(f->st.st_mode) || strncmp(f->target, "/memfd:", 7) ||
+		    f->st.st_dev == st.st_dev || f->st.st_blksize <= page_bytes ||
+		    hugetlb_pool_pages((uint64_t)f->st.st_blksize))
+			continue;
+		scan_found(s, SCAN_REFUSE, f->process, "huge-memfd",
+			   "close it before the checkpoint, or set huge pages of that size aside; "
+			   "suspend and resume work",
+			   "has a memfd of huge pages (fd %d), of which this machine has none",
+			   f->fd);
+	}
+}
+
+/* ---- memory that is sealed by mseal(2) ---- */
+
+/* The kernel looks at each page of a process to tell. */
+void scan_sealed(struct scan *s)
+{
+	for (size_t i = 0; i < s->tree->n; i++) {
+		const struct proc_info *p = &s->tree->items[i];
+		auto_free char *smaps = NULL;
+		size_t n = 0;
+
+		if (p->state == 'Z' ||
+		    proc_file_read(p->id.pid, "smaps", SMAPS_BYTES_MAX, &smaps, NULL) < 0)
+			continue;
+		for (const char *line = smaps; (line = strstr(line, "\nVmFlags:")); line++) {
+			const char *seal = strstr(line, " sl"), *end = strchr(line + 1, '\n');
+
+			n += seal && end && seal < end;
+		}
+		if (n)
+			scan_found(s, SCAN_NOTE, p, "sealed-memory",
+				   "nothing depends on it but protection against attacks",
+				   "has %zu mapping%s sealed by mseal(2), which %s not after a "
+				   "restore",
+				   n, n == 1 ? "" : "s", n == 1 ? "is" : "are");
+	}
 }
 
 /* ---- objects of System V: the kernel has them, not a process, and tells who used them last ---- */

@@ -108,6 +108,7 @@ static void read_fdinfo(struct scan_fd *f)
 	const char *flags = strstr(text, "flags:"), *pid = strstr(text, "\nPid:");
 	const char *mount = strstr(text, "\nmnt_id:");
 	f->is_leased = scan_has_write_lease(text);
+	f->wakes = strstr(text, "\nclockid: 8\n") || strstr(text, "\nclockid: 9\n");
 	if (flags)
 		f->flags = (int)strtol(flags + strlen("flags:"), NULL, 8);
 	if (mount)
@@ -130,6 +131,7 @@ int scan_stat_fd(int dir_fd, const char *name, struct stat *ret)
 			      .st_uid = st.stx_uid,
 			      .st_gid = st.stx_gid,
 			      .st_blocks = (blkcnt_t)st.stx_blocks,
+			      .st_blksize = (blksize_t)st.stx_blksize,
 			      .st_size = (off_t)st.stx_size };
 	return 0;
 }
@@ -1005,7 +1007,12 @@ static const struct {
 	{ "pipes of other kinds", SCAN_CRIU, scan_special_pipes },
 	{ "epolls", SCAN_CRIU, scan_epolls },
 	{ "watches", SCAN_CRIU, scan_watches },
+	{ "huge memory", SCAN_CRIU, scan_huge_memory },
+	{ "timers that wake", SCAN_CRIU, scan_special_timers },
 	{ "threads", SCAN_CRIU, scan_threads },
+	{ "what processes share", SCAN_CRIU, scan_shared },
+	{ "limits", SCAN_CRIU, scan_limits },
+	{ "sealed memory", SCAN_SLOW, scan_sealed },
 	{ "objects of System V", SCAN_CRIU, scan_system_v },
 	{ "sandboxes", SCAN_CRIU, scan_sandboxes },
 	{ "protocols", SCAN_CRIU, scan_protocols },

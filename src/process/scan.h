@@ -42,6 +42,8 @@ enum scan_level {
 enum scan_scope {
 	SCAN_GPU = 1u << 0,  /* suspend, and all that needs it */
 	SCAN_CRIU = 1u << 1, /* checkpoint to disk only */
+	SCAN_SLOW =
+		1u << 2, /* asked for, never of a finding: also looks for what takes long to find */
 };
 
 struct scan_finding {

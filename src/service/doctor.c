@@ -831,7 +831,7 @@ static int scan_process(struct doctor *d, struct proc_id root, struct brumate_er
 		r = proc_tree_read(&op.tree, root, err);
 	}
 	if (r == 0)
-		r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU, &report, err);
+		r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU | SCAN_SLOW, &report, err);
 	if (r == 0)
 		add_scanned(d, &report);
 	return r;

@@ -602,7 +602,7 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 		return r;
 	op.data.vault = &s->vault;
 	if ((r = op_find_gpus(&op, err)) == 0 && (r = op_find_agents(&op, true, err)) == 0)
-		r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU, &report, err);
+		r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU | SCAN_SLOW, &report, err);
 	if (r == 0)
 		r = add_memory(&op, &report, err);
 	if (r == 0)

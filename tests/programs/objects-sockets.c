@@ -391,13 +391,29 @@ static bool make_tcp_urgent(void)
 	       look_at_fd(pair[0], "client") && look_at_fd(pair[1], "server");
 }
 
+/* The end of what one side sends is known to be received a moment later (delayed acknowledgements). */
+static bool end_is_acknowledged(int fd)
+{
+	struct tcp_info info = { .tcpi_state = TCP_FIN_WAIT1 };
+
+	for (int i = 0; i < 2000 && info.tcpi_state == TCP_FIN_WAIT1; i++) {
+		socklen_t len = sizeof(info);
+
+		if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
+			return false;
+		usleep(1000);
+	}
+	return info.tcpi_state == TCP_FIN_WAIT2;
+}
+
 static bool make_tcp_half_closed(void)
 {
 	int pair[2];
 
 	return connected(AF_INET, pair) && send(pair[0], "last", 4, 0) == 4 &&
 	       shutdown(pair[0], kind->detail) == 0 && is_readable(pair[1], SMALL) &&
-	       look_at_fd(pair[0], "client") && look_at_fd(pair[1], "server");
+	       end_is_acknowledged(pair[0]) && look_at_fd(pair[0], "client") &&
+	       look_at_fd(pair[1], "server");
 }
 
 static bool make_tcp_closed_peer(void)

@@ -2,9 +2,11 @@
 /* What CRIU refuses late, refuses at the restore, or forgets: each in a little process that has it, and what is like it
  * and is saved. */
 #include "little.h"
+#include "base/fd.h"
 #include "process/scan.h"
 
 #include <arpa/inet.h>
+#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
@@ -15,16 +17,20 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/msg.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/un.h>
 
 static struct scan_report report = SCAN_REPORT_EMPTY;
+static unsigned scopes = SCAN_GPU | SCAN_CRIU;
 
 static void scan(pid_t pid)
 {
@@ -34,7 +40,7 @@ static void scan(pid_t pid)
 	CHECK(proc_identify(&id, pid, NULL) == 0);
 	CHECK(proc_tree_read(&tree, id, NULL) == 0);
 	scan_report_fini(&report);
-	CHECK(scan_tree(&report, &tree, SCAN_GPU | SCAN_CRIU, NULL) == 0);
+	CHECK(scan_tree(&report, &tree, scopes, NULL) == 0);
 	proc_tree_fini(&tree);
 }
 
@@ -400,6 +406,79 @@ static bool listens(void)
 	return listener(&address) >= 0;
 }
 
+/* ---- processes that share ---- */
+
+static int rests(void *arg)
+{
+	(void)arg;
+	for (;;)
+		pause();
+	return 0;
+}
+
+static bool shares(int flags)
+{
+	char *stack =
+		mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	CHECK(stack != MAP_FAILED);
+	if (fork() == 0)
+		rests(NULL);
+	return clone(rests, stack + (1 << 16), flags | SIGCHLD, NULL) > 0;
+}
+
+static bool shares_its_directory(void)
+{
+	return shares(CLONE_FS);
+}
+
+static bool shares_its_handlers(void)
+{
+	return shares(CLONE_VM | CLONE_SIGHAND);
+}
+
+static bool shares_its_files(void)
+{
+	return shares(CLONE_FILES);
+}
+
+/* ---- others ---- */
+
+static bool alarm_timer(void)
+{
+	return timerfd_create(CLOCK_BOOTTIME_ALARM, 0) >= 0;
+}
+
+static bool usual_timer(void)
+{
+	return timerfd_create(CLOCK_BOOTTIME, 0) >= 0;
+}
+
+static bool huge_memfd(void)
+{
+	auto_free char *text = NULL;
+
+	/* Where pages of a size are set aside, CRIU can tell such memory. */
+	CHECK(file_read(AT_FDCWD, "/proc/sys/vm/nr_hugepages", 64, &text, NULL) >= 0);
+	return atoi(text) == 0 && memfd_create("huge", MFD_HUGETLB) >= 0;
+}
+
+static bool other_ids(void)
+{
+	struct rlimit limit;
+	pid_t pid = geteuid() == 0 ? fork() : -1;
+
+	if (pid == 0) {
+		CHECK(setresuid(12345, 12345, 12345) == 0);
+		rests(NULL);
+	}
+	if (pid < 0 || prctl(PR_CAPBSET_READ, CAP_SYS_RESOURCE) == 1)
+		return false; /* they may be read */
+	while (prlimit(pid, RLIMIT_CPU, NULL, &limit) == 0)
+		sched_yield();
+	return errno == EPERM;
+}
+
 /* ---- all of them ---- */
 
 static const struct one {
@@ -442,6 +521,13 @@ static const struct one {
 	NOTHING(known_sockets),
 	REFUSED(unread_netlink, "netlink-data", "has not read yet"),
 	{ "unread_datagram", unread_datagram, SCAN_NOTE, "udp", "has not read datagrams" },
+	REFUSED(shares_its_directory, "shared-process", "shares its working directory and umask"),
+	REFUSED(shares_its_handlers, "shared-process", "shares its handlers of signals"),
+	NOTHING(shares_its_files),
+	REFUSED(alarm_timer, "timer-that-wakes", "that wakes the machine"),
+	NOTHING(usual_timer),
+	REFUSED(huge_memfd, "huge-memfd", "has a memfd of huge pages"),
+	REFUSED(other_ids, "limits", "its limits cannot be read"),
 	NOTHING(listens),
 	NOTHING(not_accepted),
 	REFUSED(not_accepted_with_data, "unix-in-flight", "nobody has accepted yet"),
@@ -533,6 +619,27 @@ static void notes_clients_that_wait(void)
 	close(fd);
 }
 
+static bool sealed_memory(void)
+{
+	enum { MSEAL = 462 }; /* on all machines */
+	void *p = mmap(NULL, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	return syscall(MSEAL, p, 4096, 0) == 0;
+}
+
+/* Who asks for it alone waits for the kernel to look at each page. */
+static void notes_sealed_memory(void)
+{
+	static const struct one not_asked = NOTHING(sealed_memory);
+	static const struct one asked = { "sealed_memory", sealed_memory, SCAN_NOTE,
+					  "sealed-memory", "sealed by mseal(2)" };
+
+	look_at(&not_asked);
+	scopes |= SCAN_SLOW;
+	look_at(&asked);
+	scopes &= ~(unsigned)SCAN_SLOW;
+}
+
 static int outer_listener = -1;
 
 static bool waits_outside(void)
@@ -559,6 +666,7 @@ int main(void)
 	finds_what_is_not_carried();
 	finds_objects_of_system_v();
 	notes_clients_that_wait();
+	notes_sealed_memory();
 	refuses_who_waits_outside();
 	scan_report_fini(&report);
 	return 0;
