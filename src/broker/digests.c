@@ -141,6 +141,19 @@ bool digests_want(const struct transfer *t, uint64_t offset, uint64_t bytes)
 	return unpinned;
 }
 
+bool *digests_find_needed(const struct transfer *t)
+{
+	const struct segments *h = t->host;
+	bool *needed = calloc(h->n_segments, sizeof(*needed));
+
+	for (size_t i = 0; needed && i < h->n_segments; i++) {
+		uint64_t start = i * h->segment_bytes, end = start + h->segment_bytes;
+
+		needed[i] = is_needed(t, start, end < h->total_bytes ? end : h->total_bytes);
+	}
+	return needed;
+}
+
 bool digests_are_known(const struct transfer *t)
 {
 	return t->digests && t->digests->had;
@@ -268,7 +281,7 @@ static int end_digests(struct lane *l, const struct run *run, struct dev_digeste
 		r = digests_learn(t, run->offset, digests, zero, n, err);
 	if (r < 0)
 		return r;
-	if (t->to_host)
+	if (t->to_host && !t->host->sparse)
 		digests_want(t, run->offset, run->bytes);
 	pthread_mutex_lock(&t->lock);
 	l->digested_bytes += run->bytes;

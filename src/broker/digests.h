@@ -25,6 +25,9 @@ enum chunk_fate digests_fate(const struct transfer *t, uint64_t offset, uint64_t
 /** Requests the segments for bytes whose fate is known. Returns whether, on the way in, one of them will not be
  * pinned. */
 bool digests_want(const struct transfer *t, uint64_t offset, uint64_t bytes);
+/** On the way out, once the digests of all lanes are known: which segments of the host copy need memory (owned); NULL:
+ * out of memory. */
+bool *digests_find_needed(const struct transfer *t);
 /** Adds the digests of @n chunks from @offset on. -EBADMSG: on the way in, they differ from the table. */
 int digests_learn(struct transfer *t, uint64_t offset, const struct digest *digests,
 		  const bool *zero, size_t n, struct brumate_error *err);

@@ -84,6 +84,8 @@ struct transfer {
 	size_t n_filled;	    /* of the first pieces, those that are copied */
 	size_t n_whole;		    /* out: of the first segments, those that are complete */
 	size_t n_running;	    /* threads */
+	size_t n_digested;	    /* lanes whose digests are all known, or cannot be */
+	bool settled; /* out: no copy has to wait until the digests show which segments it needs */
 	uint64_t done_bytes;
 	uint64_t zero_bytes, same_bytes; /* of these, not copied */
 	struct brumate_error err;

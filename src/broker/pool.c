@@ -706,6 +706,33 @@ int pool_take(struct pool *p, struct segment **ret, size_t n, uint64_t bytes, co
 	return r;
 }
 
+bool pool_has_room(struct pool *p, size_t n, uint64_t bytes)
+{
+	pthread_mutex_lock(&p->lock);
+	end_leases(p);
+	bool has = count_in_memory(p, n, bytes) == n;
+	pthread_mutex_unlock(&p->lock);
+	return has;
+}
+
+int pool_take_blank(struct pool *p, struct segment **ret, size_t n, uint64_t bytes,
+		    const int *nodes, struct brumate_error *err)
+{
+	size_t i = 0;
+	int r = 0;
+
+	pthread_mutex_lock(&p->lock);
+	while (i < n && r == 0) {
+		r = add_segment(p, &ret[i], bytes, nodes ? nodes[i] : -1, SEGMENT_PLAIN, true);
+		if (r == 0)
+			ret[i++]->users = 1;
+	}
+	while (r < 0 && i-- > 0)
+		give_segment_back(ret[i]);
+	pthread_mutex_unlock(&p->lock);
+	return r < 0 ? brumate_fail(err, -r, "host copy: %m") : 0;
+}
+
 struct segment *pool_take_ring(struct pool *p, uint64_t bytes, bool must)
 {
 	struct segment *s = NULL;

@@ -93,6 +93,11 @@ uint64_t pool_segment_bytes(uint64_t total_bytes);
  */
 int pool_take(struct pool *p, struct segment **ret, size_t n, uint64_t bytes, const int *nodes,
 	      struct brumate_error *err);
+/** Whether pool_take() would have all of them in memory. */
+bool pool_has_room(struct pool *p, size_t n, uint64_t bytes);
+/** Takes @n segments of @bytes that have no pages and count as nothing: for what reads as zeros. */
+int pool_take_blank(struct pool *p, struct segment **ret, size_t n, uint64_t bytes,
+		    const int *nodes, struct brumate_error *err);
 /** Takes a segment of @bytes for a ring, out of a part of the limit that no host copy may use. NULL: there is no
  * room. With @must it is plain memory in that case, and NULL means that memory is short. */
 struct segment *pool_take_ring(struct pool *p, uint64_t bytes, bool must);

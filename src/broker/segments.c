@@ -127,11 +127,34 @@ static bool owes_zeros(struct host_part *p)
 	return segment_is_used(p->segment) && segment_exchange(&p->segment) < 0;
 }
 
+/* Under the lock: takes one in memory for a part of a sparse copy. */
+static int take_one(struct segments *h, struct host_part *p, struct brumate_error *err)
+{
+	struct pool *pool = gpus_pool(h->gpus);
+	struct segment *s = NULL;
+
+	if (!pool_has_room(pool, 1, h->segment_bytes))
+		return brumate_fail(err, ENOSPC, "host memory is too short for it");
+	int r = pool_take(pool, &s, 1, h->segment_bytes, &p->segment->node, err);
+	if (r < 0)
+		return r;
+	pool_put(p->segment);
+	p->segment = s;
+	return s->backing == SEGMENT_DISK
+		       ? brumate_fail(err, ENOSPC, "host memory is too short for it")
+		       : 0;
+}
+
 /* Under the lock. */
 static void want_part(struct segments *h, struct host_part *p)
 {
-	if (is_wanted(p))
+	if (is_wanted(p) || h->stopped)
 		return;
+	if (h->sparse && take_one(h, p, &h->err) < 0) {
+		h->stopped = true;
+		pthread_cond_broadcast(&h->changed);
+		return;
+	}
 	exchange_blank(h, p);
 	p->state = p->state == HOST_PART_SKIPPED && owes_zeros(p) ? HOST_PART_SCRUBBING
 								  : HOST_PART_PREPARING;
@@ -334,6 +357,68 @@ int segments_new(struct segments **ret, struct gpus *gpus, uint64_t total_bytes,
 		segments_free(h);
 	else
 		*ret = h;
+	return r;
+}
+
+int segments_new_sparse(struct segments **ret, struct gpus *gpus, uint64_t total_bytes,
+			const int *nodes, struct brumate_error *err)
+{
+	struct segments *h;
+	int r = segments_alloc(&h, gpus, total_bytes, pool_segment_bytes(total_bytes), err);
+
+	if (r < 0)
+		return r;
+	auto_free struct segment **segments = calloc(h->n_segments, sizeof(*segments));
+	r = segments ? pool_take_blank(gpus_pool(gpus), segments, h->n_segments, h->segment_bytes,
+				       nodes, err)
+		     : brumate_fail(err, ENOMEM, "host copy: %m");
+	for (size_t i = 0; r == 0 && i < h->n_segments; i++)
+		h->parts[i].segment = segments[i];
+	h->sparse = true;
+	if (r == 0)
+		r = start_workers(h, err);
+	if (r < 0)
+		segments_free(h);
+	else
+		*ret = h;
+	return r;
+}
+
+/* Under the lock: the first of @taken for those that are needed, in their order. */
+static void place_segments(struct segments *h, const bool *needed, struct segment **taken)
+{
+	h->sparse = h->needs_ring = false;
+	for (size_t i = 0; i < h->n_segments; i++) {
+		if (!needed[i])
+			continue;
+		pool_put(h->parts[i].segment);
+		h->parts[i].segment = *taken++;
+		h->spilled |= h->parts[i].segment->backing == SEGMENT_DISK;
+		h->needs_ring |= !segment_is_worth_pinning(h->parts[i].segment);
+	}
+}
+
+int segments_settle(struct segments *h, const bool *needed, struct brumate_error *err)
+{
+	auto_free struct segment **taken = calloc(h->n_segments, sizeof(*taken));
+	auto_free int *nodes = calloc(h->n_segments, sizeof(*nodes));
+	size_t n = 0;
+	int r = 0;
+
+	if (!taken || !nodes)
+		return brumate_fail(err, ENOMEM, "host copy: %m");
+	for (size_t i = 0; i < h->n_segments; i++)
+		if (needed[i])
+			nodes[n++] = h->parts[i].segment->node;
+	if (n)
+		r = pool_take(gpus_pool(h->gpus), taken, n, h->segment_bytes, nodes, err);
+	if (r < 0)
+		return r;
+	pthread_mutex_lock(&h->lock);
+	place_segments(h, needed, taken);
+	if (h->spilled && (r = spill_key_new(&h->key, &h->key_fd)) < 0)
+		brumate_fail(err, -r, "host copy: key: %m");
+	pthread_mutex_unlock(&h->lock);
 	return r;
 }
 

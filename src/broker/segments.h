@@ -37,7 +37,8 @@ struct segments {
 	size_t n_segments;
 	struct host_part *parts;
 	bool needs_ring; /* some segment is not pinned, and will not be */
-	bool spilled;	 /* some segment is on a disk; the next two are valid */
+	bool sparse; /* its segments are blank until it is known which are needed: segments_settle() */
+	bool spilled; /* some segment is on a disk; the next two are valid */
 	struct seal_disk_key key;
 	int key_fd;
 	enum host_use {
@@ -59,6 +60,13 @@ struct segments {
  * each segment, or NULL. */
 int segments_new(struct segments **ret, struct gpus *gpus, uint64_t total_bytes, const int *nodes,
 		 enum host_use use, int wake_fd, struct brumate_error *err);
+/** Makes a copy for HOST_FOR_COPY that takes no memory yet. What is wanted before segments_settle() is in memory, or the
+ * copy fails. */
+int segments_new_sparse(struct segments **ret, struct gpus *gpus, uint64_t total_bytes,
+			const int *nodes, struct brumate_error *err);
+/** Takes memory, or else room on the disk, for those segments of a sparse copy that are @needed; the others read as
+ * zeros. None was wanted yet. Errors as for pool_take(). */
+int segments_settle(struct segments *h, const bool *needed, struct brumate_error *err);
 /** A copy that others hold. @fds are borrowed: of the segments, and of the key if some are on a disk. */
 int segments_adopt(struct segments **ret, struct gpus *gpus, uint64_t total_bytes,
 		   uint64_t segment_bytes, const int *fds, size_t n, struct brumate_error *err);

@@ -877,6 +877,17 @@ static int copy_live(struct lane *l, struct brumate_error *err)
 
 /* ---- the other threads ---- */
 
+/* Waits until the host copy has the memory that it needs. */
+static int wait_settled(struct transfer *t)
+{
+	pthread_mutex_lock(&t->lock);
+	while (!t->settled && t->state != TRANSFER_STOPPED)
+		pthread_cond_wait(&t->changed, &t->lock);
+	int r = t->state == TRANSFER_STOPPED ? -ECANCELED : 0;
+	pthread_mutex_unlock(&t->lock);
+	return r;
+}
+
 static void *run_copying(void *arg)
 {
 	struct lane *l = arg;
@@ -885,11 +896,13 @@ static void *run_copying(void *arg)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	int r = lane_wait_turn(l, 0);
 
+	if (r == 0)
+		r = wait_settled(t);
 	if (r < 0)
 		brumate_fail(&err, -r, "cancelled");
 	if (r == 0 && t->to_host && !is_held_back(l))
 		segments_want(t->host, 0, t->host->n_segments);
-	if (r == 0 && t->host && t->host->needs_ring)
+	if (r == 0 && t->host && t->host->needs_ring && !(t->flags & TRANSFER_LIVE))
 		r = take_ring(&copier, &err);
 	if (r == 0)
 		r = t->flags & TRANSFER_LIVE ? copy_live(l, &err)
@@ -904,12 +917,44 @@ static void *run_copying(void *arg)
 	return NULL;
 }
 
+/* For a copy that would not fit into memory if nothing in it was zero: takes what it needs. No copy has begun yet, so if
+ * there is too little room, that shows at once. */
+static int settle_host(struct transfer *t, struct brumate_error *err)
+{
+	auto_free bool *needed = digests_find_needed(t);
+	int r = needed ? segments_settle(t->host, needed, err) : brumate_fail(err, ENOMEM, "%m");
+
+	if (r == 0)
+		digests_want(t, 0, t->total_bytes);
+	return r;
+}
+
+/* The digests of the lane are known. The last lane has the copies of all begin. */
+static int note_digested(struct lane *l, struct brumate_error *err)
+{
+	struct transfer *t = l->transfer;
+
+	pthread_mutex_lock(&t->lock);
+	bool settles = ++t->n_digested == t->n_lanes && !t->settled;
+	pthread_mutex_unlock(&t->lock);
+	int r = settles ? settle_host(t, err) : 0;
+	if (r < 0 || !settles)
+		return r;
+	pthread_mutex_lock(&t->lock);
+	t->settled = true;
+	pthread_cond_broadcast(&t->changed);
+	pthread_mutex_unlock(&t->lock);
+	return 0;
+}
+
 static void *run_digests(void *arg)
 {
 	struct lane *l = arg;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	int r = digests_compute(l, &err);
 
+	if (r == 0)
+		r = note_digested(l, &err);
 	if (r < 0) {
 		if (!err.code)
 			brumate_fail(&err, -r, "digests: cancelled");
@@ -1035,6 +1080,15 @@ static int *choose_nodes(const struct transfer *t, uint64_t segment_bytes)
 	return nodes;
 }
 
+/* Whether there is memory for the copy, if none of it is zero. */
+static bool has_room_for_all(const struct transfer *t)
+{
+	const uint64_t segment_bytes = pool_segment_bytes(t->total_bytes);
+
+	return pool_has_room(gpus_pool(t->gpus), (size_t)((t->total_bytes - 1) / segment_bytes + 1),
+			     segment_bytes);
+}
+
 static int take_host_memory(struct transfer *t, struct brumate_error *err)
 {
 	auto_free int *nodes = choose_nodes(t, pool_segment_bytes(t->total_bytes));
@@ -1042,13 +1096,17 @@ static int take_host_memory(struct transfer *t, struct brumate_error *err)
 
 	if (!nodes)
 		return brumate_fail(err, ENOMEM, "pieces: %m");
-	int r = segments_new(&host, t->gpus, t->total_bytes, nodes, HOST_FOR_COPY, -1, err);
+	const bool sparse = t->flags & TRANSFER_WITH_DIGESTS && !has_room_for_all(t);
+	int r = sparse ? segments_new_sparse(&host, t->gpus, t->total_bytes, nodes, err)
+		       : segments_new(&host, t->gpus, t->total_bytes, nodes, HOST_FOR_COPY, -1,
+				      err);
 	if (r < 0)
 		return r;
 	if (!(t->flags & TRANSFER_WITH_DIGESTS))
 		segments_want(host, 0, host->n_segments);
 	pthread_mutex_lock(&t->lock); /* the lanes run already, and may have failed */
 	t->host = host;
+	t->settled = !sparse || t->flags & TRANSFER_LIVE;
 	if (t->state == TRANSFER_STOPPED)
 		segments_stop(host);
 	pthread_mutex_unlock(&t->lock);
@@ -1076,6 +1134,7 @@ int transfer_new(struct transfer **ret, struct driver *driver, struct gpus *gpus
 	t->to_host = flags & TRANSFER_TO_HOST;
 	t->done_before = driver_done(driver, driver_part(t));
 	t->wake_fd = wake_fd;
+	t->settled = true;
 	t->pieces = calloc(n, sizeof(*t->pieces));
 	int r = t->pieces ? add_pieces(t, pieces, n, err) : brumate_fail(err, ENOMEM, "pieces: %m");
 	if (r == 0)
@@ -1106,7 +1165,7 @@ int transfer_stream(struct transfer *t, struct brumate_error *err)
 static int start_workers(struct transfer *t, struct brumate_error *err)
 {
 	/* Workers that wait for a disk use no processor. */
-	unsigned n = t->host->spilled ? WORKERS_MAX : workers_cores(WORKERS_MAX);
+	unsigned n = t->host->spilled || t->host->sparse ? WORKERS_MAX : workers_cores(WORKERS_MAX);
 
 	if (!t->host->needs_ring && !(t->flags & TRANSFER_WITH_DIGESTS))
 		return 0;

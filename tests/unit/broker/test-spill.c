@@ -135,6 +135,57 @@ static void test_mixed(bool digests)
 	CHECK(!has_open(getpid()));
 }
 
+static int try_out(struct set *set, struct brumate_error *err)
+{
+	auto_(transfer_client_close) struct transfer_client *s = session();
+
+	return transfer_client_out(s, &set->request, set->fds, &set->copy, NULL, err);
+}
+
+/* An fd of memory that nobody wrote to. */
+static int make_zeros(void)
+{
+	const CUmemAllocationProp prop = {
+		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+		.location = { CU_MEM_LOCATION_TYPE_DEVICE, 0 },
+	};
+	CUmemGenericAllocationHandle handle;
+	int fd;
+
+	CHECK(cu.create(&handle, 8 * MIB, &prop, 0) == CUDA_SUCCESS);
+	CHECK(cu.export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
+	CHECK(cu.release(handle) == CUDA_SUCCESS);
+	return fd;
+}
+
+/* Memory that is reserved, and mostly zero, takes none of the host's: neither memory nor disk. */
+static void test_mostly_zero(bool live)
+{
+	auto_(transfer_client_close) struct transfer_client *s = session();
+	struct set set = set_make(PIECES, eight, 1);
+	struct brumate_error err;
+
+	set.request.digests = true;
+	set.request.live = live;
+	/* A live copy goes to memory alone. */
+	CHECK(!live || try_out(&set, &err) == -ENOSPC);
+	for (size_t i = 0; i < PIECES; i++) {
+		if (i % 4 == 1)
+			continue;
+		close(set.fds[i]);
+		set.fds[i] = make_zeros();
+	}
+	must(transfer_client_out(s, &set.request, set.fds, &set.copy, &set.spared, &err), &err);
+	CHECK(!host_copy_is_spilled(&set.copy) && set.spared.zero_bytes == 6 * 8 * MIB);
+	set_close_fds(&set);
+	set.request.live = false;
+	in(s, &set);
+	for (size_t i = 1; i < PIECES; i += 4)
+		piece_check(set.fds[i], 8 * MIB, 0, i);
+	set_free(&set);
+}
+
 /* All of it on the disk, and back by another broker. */
 static void test_other_broker(void)
 {
@@ -210,13 +261,6 @@ static void test_alloc(void)
 	in(s, &set);
 	set_check_device(&set);
 	set_free(&set);
-}
-
-static int try_out(struct set *set, struct brumate_error *err)
-{
-	auto_(transfer_client_close) struct transfer_client *s = session();
-
-	return transfer_client_out(s, &set->request, set->fds, &set->copy, NULL, err);
 }
 
 static int try_in(struct set *set, int *fds, struct brumate_error *err)
@@ -359,6 +403,8 @@ int main(void)
 	}
 	test_mixed(false);
 	test_mixed(true);
+	test_mostly_zero(false);
+	test_mostly_zero(true);
 	test_update();
 	test_alloc();
 	test_strangers();

@@ -197,7 +197,7 @@ static void test_spilled(void)
 	struct set set = set_make(PIECES, uneven, 1);
 	char *before[PIECES];
 
-	restart("[Broker]\nPool=64M\nMemory=64M\n");
+	restart("[Broker]\nPool=64M\nMemory=16M\n");
 	write_runs(&set, 3);
 	for (size_t i = 0; i < PIECES; i++) {
 		before[i] = malloc(set.pieces[i].len_bytes);
