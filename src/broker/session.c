@@ -208,7 +208,7 @@ static int send_answer(struct session *s, struct brumate_error *err)
 	digests_finish(s->transfer);
 	if (!s->transfer->to_host)
 		return s->gave_pieces ? 0 : send_pieces(s, s->transfer, err);
-	return s->flags & TRANSFER_BASE
+	return s->flags & (TRANSFER_BASE | TRANSFER_COUNT)
 		       ? 0
 		       : send_segments(s, s->transfer->host, segments_fds(s->transfer->host), err);
 }
@@ -226,7 +226,7 @@ static int report_session(struct session *s)
 		r = send_answer(s, &err);
 	if (r < 0)
 		return fail_request(s, &err);
-	if (s->transfer)
+	if (s->transfer && !(s->flags & TRANSFER_COUNT))
 		log_info("copied %s bytes=%llu zero=%llu unchanged=%llu pieces=%zu",
 			 s->transfer->to_host ? "out" : "in",
 			 (unsigned long long)s->transfer->total_bytes,

@@ -875,6 +875,31 @@ static int copy_live(struct lane *l, struct brumate_error *err)
 	return r < 0 ? brumate_wrap(err, r, "live copy") : 0;
 }
 
+/* ---- no copies ---- */
+
+/* Counts the bytes of the lane that are zero. */
+static int count_zeros(struct lane *l, struct brumate_error *err)
+{
+	struct transfer *t = l->transfer;
+	struct position position = { 0 };
+	uint64_t bytes;
+	int r;
+
+	while ((r = lane_find_run(l, &position, &l->digested_bytes, true, ZERO_BYTES, &bytes)) ==
+	       LANE_FOUND) {
+		bool zero = digests_fate(t, lane_offset(l, &position), &bytes) == CHUNK_ZERO;
+
+		lane_advance(l, &position, bytes);
+		pthread_mutex_lock(&t->lock);
+		t->done_bytes += bytes;
+		t->zero_bytes += zero ? bytes : 0;
+		l->copied_bytes += bytes;
+		pthread_cond_broadcast(&t->changed);
+		pthread_mutex_unlock(&t->lock);
+	}
+	return r < 0 ? brumate_fail(err, -r, "count: %m") : 0;
+}
+
 /* ---- the other threads ---- */
 
 /* Waits until the host copy has the memory that it needs. */
@@ -900,14 +925,18 @@ static void *run_copying(void *arg)
 		r = wait_settled(t);
 	if (r < 0)
 		brumate_fail(&err, -r, "cancelled");
-	if (r == 0 && t->to_host && !is_held_back(l))
+	if (r == 0 && t->flags & TRANSFER_COUNT && !l->n_digesters)
+		r = brumate_fail(&err, EOPNOTSUPP,
+				 "no digests on the GPU: it has no room, or they are off");
+	if (r == 0 && t->host && t->to_host && !is_held_back(l))
 		segments_want(t->host, 0, t->host->n_segments);
 	if (r == 0 && t->host && t->host->needs_ring && !(t->flags & TRANSFER_LIVE))
 		r = take_ring(&copier, &err);
 	if (r == 0)
-		r = t->flags & TRANSFER_LIVE ? copy_live(l, &err)
-		    : t->stream		     ? stream_copy(l, takes_turns(t), &err)
-					     : copy_pieces(&copier, &err);
+		r = t->flags & TRANSFER_COUNT  ? count_zeros(l, &err)
+		    : t->flags & TRANSFER_LIVE ? copy_live(l, &err)
+		    : t->stream		       ? stream_copy(l, takes_turns(t), &err)
+					       : copy_pieces(&copier, &err);
 	if (r < 0) {
 		if (!err.code)
 			brumate_fail(&err, -r, "copy: %m");
@@ -1139,7 +1168,7 @@ int transfer_new(struct transfer **ret, struct driver *driver, struct gpus *gpus
 	int r = t->pieces ? add_pieces(t, pieces, n, err) : brumate_fail(err, ENOMEM, "pieces: %m");
 	if (r == 0)
 		r = start_lanes(t, err);
-	if (r == 0 && t->to_host && !(flags & TRANSFER_BASE))
+	if (r == 0 && t->to_host && !(flags & (TRANSFER_BASE | TRANSFER_COUNT)))
 		r = take_host_memory(t, err);
 	if (r < 0)
 		transfer_free(t);

@@ -543,6 +543,29 @@ int transfer_client_out(struct transfer_client *c, const struct transfer_request
 	return 0;
 }
 
+int transfer_client_count(struct transfer_client *c, const struct transfer_request *request,
+			  const int *fds, struct digest_table *digests, uint64_t *ret_zero_bytes,
+			  struct brumate_error *err)
+{
+	const uint32_t flags = TRANSFER_TO_HOST | TRANSFER_WITH_DIGESTS | TRANSFER_COUNT;
+	const struct transfer_packet begin = transfer_packet(TRANSFER_OUT);
+	struct pending q = { .client = c, .request = request };
+	int r = send_layout(c, request, flags, err);
+
+	if (r == 0 && digests)
+		r = send_digests(c, digests, err);
+	if (r == 0)
+		r = send_packet(c, &begin, NULL, 0, err);
+	if (r == 0)
+		r = send_pieces(&q, fds, err);
+	if (r == 0)
+		r = receive_answers(&q, err);
+	if (r < 0)
+		return fail_request(&q, r);
+	*ret_zero_bytes = q.spared.zero_bytes;
+	return 0;
+}
+
 int transfer_client_update(struct transfer_client *c, const struct transfer_request *request,
 			   const int *fds, struct host_copy *base,
 			   struct transfer_spared *ret_spared, struct brumate_error *err)

@@ -124,6 +124,12 @@ int transfer_client_out(struct transfer_client *c, const struct transfer_request
 			const int *fds, struct host_copy *ret, struct transfer_spared *ret_spared,
 			struct brumate_error *err);
 
+/** Like transfer_client_out(), but copies nothing: only finds out how much is zero, by the digests. Memory may be written
+ * meanwhile. @digests (borrowed, may be NULL) gets those of all chunks. -EOPNOTSUPP: there are no digests. */
+int transfer_client_count(struct transfer_client *c, const struct transfer_request *request,
+			  const int *fds, struct digest_table *digests, uint64_t *ret_zero_bytes,
+			  struct brumate_error *err);
+
 /**
  * Like transfer_client_out(), but brings the host copy @base of the same layout up to date in place. It copies only
  * what has changed if the digests are whole. They are invalid from before the first byte is written until the end, so

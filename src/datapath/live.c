@@ -3,6 +3,7 @@
 #include "datapath/move.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -166,6 +167,56 @@ int live_copy(struct datapath *d, struct brumate_error *err)
 		return r;
 	progress_note(d->progress, "no live copy: %s", why.text);
 	return 0;
+}
+
+/* ---- how much of it is zero ---- */
+
+/* The pieces of the vault, whose device memory is held. */
+static int find_parked(struct live *l, struct brumate_error *err)
+{
+	const struct vault *v = l->d->vault;
+
+	l->data = vault_device_pieces(v);
+	l->fds = calloc(v->n_pieces + 1, sizeof(*l->fds));
+	if (!l->data || !l->fds)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (; l->n < v->n_pieces; l->n++)
+		l->fds[l->n] = v->pieces[l->n].fd;
+	return 0;
+}
+
+static int count_once(struct live *l, uint64_t *ret_bytes, struct brumate_error *err)
+{
+	const struct transfer_request request = {
+		.pieces = l->data, .n = l->n, .progress = check_going_on, .arg = l->d
+	};
+	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
+	auto_(transfer_client_close) struct transfer_client *s = NULL;
+	int r = broker_client_open(&broker, l->d->simulated, err);
+
+	if (r == 0)
+		r = transfer_client_open(&s, &broker, err);
+	return r < 0 ? r : transfer_client_count(s, &request, l->fds, NULL, ret_bytes, err);
+}
+
+/* Whether all pieces of the vault are device memory that it holds. */
+static bool is_parked(const struct datapath *d)
+{
+	return d->vault->n_pieces && vault_has_device(d->vault);
+}
+
+int live_count_zeros(struct datapath *d, uint64_t *ret_bytes, struct brumate_error *err)
+{
+	auto_(live_fini) struct live l = { .d = d };
+	const bool parked = is_parked(d);
+	int r = parked ? find_parked(&l, err) : find_pieces(&l, err);
+
+	*ret_bytes = 0;
+	if (r == 0 && l.n)
+		r = count_once(&l, ret_bytes, err);
+	for (size_t i = 0; !parked && i < d->n_agents; i++)
+		datapath_agent_fini(&d->agents[i]);
+	return r;
 }
 
 void live_undo(struct datapath *d)

@@ -85,6 +85,20 @@ uint64_t vault_bytes(const struct vault *v)
 	return sum;
 }
 
+uint64_t vault_copy_data_bytes(const struct vault *v)
+{
+	const struct host_copy *c = &v->copy;
+	const size_t n = (size_t)(c->total_bytes / CHUNK_BYTES_MAX);
+	struct digest zero;
+	size_t zeros = 0;
+
+	if (!c->digests || !digest_table_is_whole(c->digests) || chunk_digest_zeros(&zero) < 0)
+		return c->total_bytes;
+	for (size_t i = 0; i < n; i++)
+		zeros += !memcmp(&digest_table_digests(c->digests)[i], &zero, sizeof(zero));
+	return (n - zeros) * (uint64_t)CHUNK_BYTES_MAX;
+}
+
 uint64_t vault_device_bytes(const struct vault *v, const char *gpu)
 {
 	uint64_t sum = 0;

@@ -38,9 +38,9 @@ struct vault_baseline {
 struct vault {
 	struct vault_piece *pieces; /* grouped by process */
 	size_t n_pieces;
-	struct host_copy copy;	    /* of all pieces, in this order; no segments: none */
-	bool copied;		    /* the table on disk says that the copy is complete */
-	bool of_running;	    /* as decoded: the table is of the baseline */
+	struct host_copy copy;		/* of all pieces, in this order; no segments: none */
+	bool copied;			/* the table on disk says that the copy is complete */
+	bool of_running;		/* as decoded: the table is of the baseline */
 	struct vault_baseline baseline; /* empty while there is @copy */
 	struct keeper keeper;
 };
@@ -102,6 +102,8 @@ uint64_t vault_baseline_bytes(const struct vault *v);
 bool vault_has_device(const struct vault *v);
 /** The length of all pieces together. */
 uint64_t vault_bytes(const struct vault *v);
+/** Bytes of the host copy that are not zero, by its digests; all of it, if they are not known. */
+uint64_t vault_copy_data_bytes(const struct vault *v);
 /** Bytes of device memory that the vault has on GPU @gpu. */
 uint64_t vault_device_bytes(const struct vault *v, const char *gpu);
 

@@ -55,9 +55,21 @@ static uint64_t own_bytes(pid_t pid)
 	return sum;
 }
 
+/* Of a suspended job it is the host copy that is written; one that is parked has none. */
+static uint64_t device_bytes(const struct op *op)
+{
+	const struct vault *v = op->data.vault;
+
+	if (!op->was_suspended)
+		return gpu_set_bytes(&op->gpus);
+	if (!v)
+		return 0;
+	return v->copied ? vault_copy_data_bytes(v) : vault_bytes(v);
+}
+
 static int check_space(struct op *op, struct brumate_error *err)
 {
-	uint64_t available, copies, need = op->was_suspended ? 0 : gpu_set_bytes(&op->gpus);
+	uint64_t available, copies, need = device_bytes(op);
 
 	for (size_t i = 0; i < op->tree.n; i++)
 		need += own_bytes(op->tree.items[i].id.pid);
@@ -69,6 +81,12 @@ static int check_space(struct op *op, struct brumate_error *err)
 	r = store_free_bytes(op->request->dir, &available, err);
 	if (r < 0)
 		return r;
+	if (need > available) {
+		uint64_t zero = op_zero_bytes(op);
+
+		need -= zero < need ? zero : need;
+		op->image_bytes = need;
+	}
 	if (need <= available)
 		return 0;
 	brumate_fail(err, ENOSPC, "%s has %.1f GiB free, the checkpoint needs about %.1f GiB",

@@ -26,13 +26,17 @@ static uint64_t agents_bytes(const struct op *op)
 	return sum;
 }
 
-static int check_space(const struct op *op, const char *dir, struct brumate_error *err)
+static int check_space(struct op *op, const char *dir, struct brumate_error *err)
 {
 	uint64_t available, need = agents_bytes(op);
 	int r = store_free_bytes(dir, &available, err);
 
 	if (r < 0 || need <= available)
 		return r;
+	uint64_t zero = op_zero_bytes(op);
+	need -= zero < need ? zero : need;
+	if (need <= available)
+		return 0;
 	brumate_fail(
 		err, ENOSPC,
 		"the directory of the images has %.1f GiB free, device memory alone is %.1f GiB",

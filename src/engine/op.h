@@ -48,8 +48,8 @@ struct op_checkpoint {
 	char **externals;		   /* of @dump */
 	struct attributes attributes;	   /* of the frozen tree */
 	struct socket_options sockets;	   /* likewise */
-	struct job_files_ahead *ahead;	   /* digests of files that have begun (engine/job-files.h) */
-	int work_fd;			   /* of @dump */
+	struct job_files_ahead *ahead; /* digests of files that have begun (engine/job-files.h) */
+	int work_fd;		       /* of @dump */
 	uint64_t criu_start_ns;
 	bool committed;
 };
@@ -65,8 +65,8 @@ struct op_restore {
 	struct comparing *comparing; /* the files of @image with its manifest, in a thread */
 	struct finding *finding;     /* CRIU, in a thread */
 	bool use_pid_ns;
-	bool root_restored; /* the restored tree exists */
-	uint64_t log_bytes; /* in the job's log before it was restored */
+	bool root_restored;	     /* the restored tree exists */
+	uint64_t log_bytes;	     /* in the job's log before it was restored */
 	struct files_restore *files; /* what was done to the job's files (engine/job-files.h) */
 };
 
@@ -81,6 +81,8 @@ struct op {
 	bool was_suspended;
 	bool touched; /* something was done to the job that undo must take back */
 	uint64_t gpu_bytes, image_bytes;
+	bool knows_zeros;
+	uint64_t zero_bytes; /* of the memory in pieces, before it is copied: op_zero_bytes() */
 	struct op_images images;
 	struct op_checkpoint checkpoint;
 	struct op_restore restore;
@@ -134,6 +136,10 @@ struct step {
 int plan_run(const struct step *steps, size_t n, struct op *op, struct brumate_error *err);
 
 /* ---- preflight, engine/preflight.c ---- */
+
+/** How much of the device memory in pieces is zero, as far as that is known or a GPU can tell; at most what it was a moment
+ * ago. Takes a pass of digests once, so it is for what would be refused without. */
+uint64_t op_zero_bytes(struct op *op);
 
 /** Refuses what cannot work before the job is touched; what may fail needs --force. @scopes: SCAN_*. */
 int preflight(struct op *op, unsigned scopes, struct brumate_error *err);

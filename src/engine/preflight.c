@@ -11,7 +11,9 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/machine.h"
+#include "datapath/move.h"
 #include "process/reaper.h"
 #include "engine/job-files.h"
 #include "engine/rights.h"
@@ -293,6 +295,31 @@ int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
 
 /* ---- memory ---- */
 
+uint64_t op_zero_bytes(struct op *op)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	uint64_t start_ns = clock_now_ns();
+	const struct vault *v = op->data.vault;
+
+	/* A host copy was counted by its digests. */
+	if (op->knows_zeros || !v || (op->was_suspended && v->copied) ||
+	    (!op->data.n_agents && !v->n_pieces))
+		return op->zero_bytes;
+	op->knows_zeros = true;
+	if (live_count_zeros(&op->data, &op->zero_bytes, &err) < 0) {
+		log_info("it is not known how much device memory is zero: job=%s reason=\"%s\"",
+			 op->job->id, err.text);
+		op->zero_bytes = 0;
+	}
+	progress_phase(&op->progress, "count", start_ns);
+	return op->zero_bytes;
+}
+
+static bool fits(uint64_t copies, uint64_t memory, uint64_t disk)
+{
+	return copies <= memory || copies - memory <= disk;
+}
+
 /* What goes by the broker may go to a disk too, where its own call says how much room there is. */
 static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
 			struct brumate_error *err)
@@ -304,7 +331,11 @@ static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
 		return 0; /* the copy itself will tell */
 	uint64_t memory = info.room.memory_bytes, disk = info.room.disk_bytes;
 	memory -= by_driver < memory ? by_driver : memory;
-	if (copies <= memory || copies - memory <= disk)
+	if (fits(copies, memory, disk))
+		return 0;
+	uint64_t zero = op_zero_bytes(op);
+	copies -= zero < copies ? zero : copies;
+	if (fits(copies, memory, disk))
 		return 0;
 	brumate_fail(
 		err, ENOSPC,

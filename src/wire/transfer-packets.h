@@ -16,6 +16,8 @@
  *	          With TRANSFER_BASE (in the layout, too) it describes a host copy to be updated, whose SEGMENTS come
  *	          before the FDS and are not in the answer; if the table is valid, chunks whose digest is already in
  *	          it are not copied.
+ *	          With TRANSFER_COUNT in the layout there is no host copy: DONE says how much is zero, and the digest
+ *	          table gets the digests.
  *	IN        total_bytes, segment_bytes and n_total describe the host copy; then its SEGMENTS. Answer:
  *	          PROGRESS ..., FDS of all pieces once all are allocated, PROGRESS ..., DONE. n_total in PROGRESS
  *	          is the number of the first pieces that are filled, not necessarily with correct bytes.
@@ -82,6 +84,7 @@ enum {
 	TRANSFER_AS_IS = 1u << 4,  /* ALLOC: memory may hold old bytes */
 	TRANSFER_EARLY = 1u << 5,  /* OUT: the client uses segments before all are complete */
 	TRANSFER_STREAM = 1u << 6, /* IN: through a ring, which the client fills */
+	TRANSFER_COUNT = 1u << 7,  /* LAYOUT of OUT: nothing is copied */
 };
 
 struct transfer_piece {

@@ -4,6 +4,7 @@
 every operation and every failure, and what fits nowhere is refused before the job is touched."""
 
 import os
+import signal
 import tempfile
 
 from cases import MIB, Skipped, case, expect, main, read_link, wait_until
@@ -136,6 +137,63 @@ def what_cannot_be_read_stays(bed):
     bed.expect_state(job, "suspended")
     bed.ok("resume", job)
     log.goes_on()
+
+
+def reserving(bed):
+    """A job whose memory is zero but for a few MiB: its id and its log."""
+    argv = [bed.program("bench-job"), "--mib", 4, "--piece-kib", 2048, "--zero-mib", 160]
+    job = bed.run(argv, name="reserves")
+    log = bed.log(job)
+    log.wait_for("^ready ")
+    return job, log
+
+
+def expect_right(bed, job, log):
+    seen = log.text().count("check ")
+    os.kill(bed.job(job)["pid"], signal.SIGUSR1)
+    log.wait_until(lambda text: text.count("check ") > seen, "the check of the data", 30)
+    expect("check BAD" not in log.text(), "the data is wrong")
+
+
+@case
+def what_is_reserved_does_not_count(bed):
+    """Zeros take neither memory nor disk, in no operation."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        configure(bed, "32M", directory)
+        job, log = reserving(bed)
+        for verb, options in (("suspend", ()), ("resume", ()), ("checkpoint", ("--leave-running",)),
+                              ("checkpoint", ("--leave-running", "--live")), ("suspend", ("--park",)), ("resume", ()),
+                              ("suspend", ()), ("checkpoint", ()), ("restore", ())):
+            summary = bed.operation(verb, job, *options)
+            expect(summary["disk_bytes"] == 0, f"{verb}: {summary}")
+            expect("--live" not in options or "live" in [phase["name"] for phase in summary["phases"]], f"not live: {summary}")
+            if bed.state(job) == "running":
+                expect_right(bed, job, log)
+        os.kill(bed.job(job)["pid"], signal.SIGKILL)
+        bed.wait_state(job, ("exited", "failed"))
+
+
+@case
+def a_store_with_room_for_the_data(bed):
+    """Of a job that runs, and of one that is suspended or parked, whose memory nobody has to count twice."""
+    job, log = reserving(bed)
+    directory = bed.tmpfs("64m")
+    bed.operation("checkpoint", job, "--leave-running", "--dir", directory, "--name", "running")
+    bed.ok("rm", "--dir", directory, "running")
+    for options in ((), ("--park",)):
+        bed.ok("suspend", job, *options)
+        bed.operation("checkpoint", job, "--leave-running", "--dir", directory, "--name", "suspended")
+        bed.ok("rm", "--dir", directory, "suspended")
+        bed.ok("resume", job)
+        expect_right(bed, job, log)
+    directory = bed.tmpfs("4m")
+    for state in ("running", "suspended"):
+        bed.refused(1, "checkpoint needs about", "checkpoint", job, "--dir", directory)
+        bed.expect_state(job, state)
+        if state == "running":
+            bed.ok("suspend", job)
+    bed.ok("resume", job)
+    expect_right(bed, job, log)
 
 
 @case
