@@ -26,7 +26,16 @@
 #define AGENT_HOLD_FILE "hold"
 
 /* An agent whose socket file was removed listens on a new one within this many seconds, if the directory exists. */
-enum { AGENT_LOOKS_S = 5 };
+enum { AGENT_LOOKS_S = 1 };
+
+/*
+ * While the gate of a process is closed over idle contexts, the first call that waits there sends a struct agent_wake to
+ * AGENT_WAKE_SOCKET (SOCK_DGRAM), where the shim of a job of `run --wake` listens, and sends it again every AGENT_LOOKS_S
+ * for as long as one waits. The modification time of an agent's socket says when its process last used the GPU, to within
+ * AGENT_LOOKS_S.
+ */
+#define AGENT_WAKE_SOCKET "wake"
+enum { AGENT_CALL_BYTES = 56 };
 
 /*
  * While the broker keeps GPUs open for a future copy of this job, that takes device memory. The shim then listens on
@@ -113,6 +122,13 @@ enum agent_op {
 	AGENT_LEND_EVENT,
 	AGENT_TAKE_EVENT_BACK,
 	AGENT_COPY,
+};
+
+/* A call that waits. @pid: in its own pid namespace. */
+struct agent_wake {
+	uint32_t version;
+	int32_t pid;
+	char call[AGENT_CALL_BYTES]; /* its name, which ends with a NUL; empty: not known */
 };
 
 /* Device memory on one GPU. */

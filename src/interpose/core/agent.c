@@ -33,6 +33,7 @@
 #include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
 #include "interpose/core/room.h"
+#include "interpose/core/wake.h"
 
 /* Out of the way of programs that count on low numbers or walk through them. */
 enum { LISTEN_FD_MIN = 500, STACK_BYTES = 1 << 20, JOB_DIGITS = 8 };
@@ -288,6 +289,7 @@ static void run_gate(struct agent_job *job, struct agent_reply *reply)
 		gate_open();
 	if (r < 0 || reply->error)
 		return;
+	gate_settle();
 	tell_sharing(reply);
 	note_held(NULL, 0); /* no operation begins before the last one has ended */
 	snapshot_forget();
@@ -893,11 +895,19 @@ static void listen_again(void)
 		dup3(fd, listen_fd, O_CLOEXEC);
 }
 
+static void look_around(void)
+{
+	listen_again();
+	gate_look_in();
+}
+
 static void *agent_thread(void *arg)
 {
 	prctl(PR_SET_NAME, AGENT_THREAD_NAME);
 	gate_exempt();
-	if (!job_is_held())
+	if (job_is_held())
+		gate_settle();
+	else
 		gate_open();
 	while (is_still_ours()) {
 		auto_close int fd = next_connection();
@@ -905,7 +915,7 @@ static void *agent_thread(void *arg)
 		if (fd < 0 && !accept_may_pass(errno))
 			break;
 		if (fd < 0)
-			listen_again();
+			look_around();
 		atomic_store(&served_fd, fd);
 		if (fd >= 0 && may_ask(fd))
 			serve_connection(fd);
@@ -1009,9 +1019,11 @@ static int start_thread(const char *dir)
 	if (r < 0)
 		return r;
 	atomic_store_explicit(&managed, true, memory_order_release);
+	wake_begin(address.sun_path);
 	r = thread_start_detached(agent_thread, NULL, STACK_BYTES);
 	if (r < 0) {
 		atomic_store(&managed, false);
+		wake_begin(NULL);
 		unlink(address.sun_path);
 		close(listen_fd);
 	}
@@ -1049,6 +1061,7 @@ void agent_forget(void)
 		close(waiting[--n_waiting]);
 	cleanup_close(&lender_told);
 	snapshot_forget();
+	wake_begin(NULL);
 	atomic_store(&managed, false);
 	atomic_store(&life, AGENT_LIFE_READY);
 	atomic_store(&owner, 0);

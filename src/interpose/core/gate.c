@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "interpose/core/gate.h"
+#include "interpose/core/wake.h"
 
 #define unlikely(x) __builtin_expect(!!(x), 0)
 /* Kept out of what every call passes, which then saves no registers for it. */
@@ -38,8 +39,13 @@ _Static_assert(!offsetof(struct record, depth), "entry-x86_64.S has it so");
 
 enum {
 	CLOSED = 1u << 0,
-	FENCED = 1u << 1, /* no membarrier here: a thread that enters or leaves makes a fence itself */
-	TICKET = 1u << 2, /* and above: counts the calls that were let through while it is closed */
+	FENCED = 1u
+		 << 1, /* no membarrier here: a thread that enters or leaves makes a fence itself */
+	SETTLED =
+		1u
+		<< 2, /* closed over idle contexts: what only looks is answered, what waits asks for the GPU */
+	WATCHED = 1u << 3, /* the next call that uses the GPU says so, and takes this away */
+	TICKET = 1u << 4, /* and above: counts the calls that were let through while it is closed */
 };
 
 /* What the assembler uses. gate_state is 0 where a call has nothing to do but to count. */
@@ -47,14 +53,16 @@ extern atomic_uint gate_state;
 extern __thread struct record *gate_self;
 void gate_left(struct record *record);
 
-atomic_uint gate_state;	 /* a futex: who waits for the gate to open */
-static atomic_uint changes; /* a futex: counts comings and goings while it is closed, for the closer */
+atomic_uint gate_state; /* a futex: who waits for the gate to open */
+static atomic_uint
+	changes; /* a futex: counts comings and goings while it is closed, for the closer */
 static atomic_uint waiting; /* threads that the closed gate holds back */
 static atomic_uint tickets; /* how many of them may pass: 0 or 1 */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct record *records;
-static bool prepared, told; /* under the lock; the second: end_thread() runs at the end of each thread */
+static bool prepared,
+	told; /* under the lock; the second: end_thread() runs at the end of each thread */
 static pthread_key_t ending;
 
 __thread struct record *gate_self __attribute__((tls_model("initial-exec")));
@@ -113,6 +121,7 @@ static void fork_child(void)
 	}
 	atomic_store(&waiting, 0);
 	atomic_store(&tickets, 0);
+	wake_forget();
 	atomic_fetch_and(&gate_state, FENCED);
 	pthread_mutex_unlock(&lock);
 }
@@ -177,11 +186,12 @@ static bool take_ticket(void)
 	return atomic_compare_exchange_strong(&tickets, &one, 0);
 }
 
-/* The state is not plainly open: the thread makes a fence, and stays out while the gate is closed, unless it gets a ticket. */
-SLOW static void enter_slowly(struct record *record)
+/* The state is not plainly open: the thread makes a fence, and stays out while the gate is closed, unless it gets a ticket.
+ * Returns false if it does not enter at all: @call is answered without the driver. */
+SLOW static bool enter_slowly(struct record *record, const struct gate_call *call)
 {
 	int saved = errno;
-	bool waits = false;
+	bool waits = false, enters = true;
 
 	for (;;) {
 		unsigned int seen;
@@ -191,15 +201,30 @@ SLOW static void enter_slowly(struct record *record)
 		if (!(seen & CLOSED) || atomic_load(&record->exempt) || take_ticket())
 			break;
 		atomic_store(&record->depth, 0);
+		enters = !(seen & SETTLED && call && call->only_looks);
+		if (!enters)
+			break;
 		if (!waits)
 			atomic_fetch_add(&waiting, 1);
 		waits = true;
 		gate_wake_closer();
+		if (seen & SETTLED)
+			wake_ask(call ? call->name : NULL);
 		futex(&gate_state, FUTEX_WAIT_BITSET, seen, NULL);
 	}
 	if (waits)
 		atomic_fetch_sub(&waiting, 1);
 	errno = saved;
+	return enters;
+}
+
+/* A call that uses the GPU, the first since gate_look_in(). */
+SLOW static void note_use(const struct record *record, const struct gate_call *call)
+{
+	if (atomic_load(&record->exempt) || (call && call->only_looks))
+		return;
+	if (atomic_fetch_and(&gate_state, ~(unsigned int)WATCHED) & WATCHED)
+		wake_note_use();
 }
 
 SLOW static void leave_slowly(struct record *record)
@@ -212,7 +237,7 @@ SLOW static void leave_slowly(struct record *record)
 	errno = saved;
 }
 
-void gate_enter(void)
+bool gate_enter_call(const struct gate_call *call)
 {
 	struct record *record = gate_self;
 	unsigned int depth;
@@ -220,13 +245,22 @@ void gate_enter(void)
 	if (unlikely(!record)) {
 		record = add_self();
 		if (!record) /* no memory for it: a thread that the closer does not see */
-			return;
+			return true;
 	}
 	depth = atomic_load_explicit(&record->depth, memory_order_relaxed);
 	atomic_store_explicit(&record->depth, depth + 1, memory_order_relaxed);
 	atomic_signal_fence(memory_order_seq_cst);
-	if (unlikely(atomic_load_explicit(&gate_state, memory_order_acquire)) && !depth)
-		enter_slowly(record);
+	unsigned int state = atomic_load_explicit(&gate_state, memory_order_acquire);
+	if (unlikely(state & ~(unsigned int)WATCHED) && !depth && !enter_slowly(record, call))
+		return false;
+	if (unlikely(state & WATCHED))
+		note_use(record, call);
+	return true;
+}
+
+void gate_enter(void)
+{
+	gate_enter_call(NULL);
 }
 
 void gate_leave(void)
@@ -334,7 +368,8 @@ bool gate_holds_back(void)
 void gate_let_through(void)
 {
 	atomic_store(&tickets, 1);
-	atomic_fetch_add(&gate_state, TICKET); /* a thread that is about to wait sees the change and does not */
+	atomic_fetch_add(&gate_state,
+			 TICKET); /* a thread that is about to wait sees the change and does not */
 	futex(&gate_state, FUTEX_WAKE, 1, NULL);
 }
 
@@ -348,11 +383,28 @@ void gate_hold(void)
 	atomic_fetch_or(&gate_state, CLOSED);
 }
 
+void gate_settle(void)
+{
+	atomic_fetch_or(&gate_state, SETTLED);
+	futex(&gate_state, FUTEX_WAKE, INT_MAX,
+	      NULL); /* those who wait look whether they have to */
+}
+
+void gate_look_in(void)
+{
+	if (gate_holds_back() && atomic_load(&gate_state) & SETTLED)
+		wake_ask_again();
+	else if (somebody_inside())
+		wake_note_use();
+	atomic_fetch_or(&gate_state, WATCHED);
+}
+
 void gate_open(void)
 {
 	int saved = errno;
 
 	atomic_store(&tickets, 0);
+	wake_forget();
 	atomic_fetch_and(&gate_state, FENCED);
 	futex(&gate_state, FUTEX_WAKE, INT_MAX, NULL);
 	errno = saved;

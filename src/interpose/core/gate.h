@@ -10,6 +10,13 @@
 void gate_enter(void);
 void gate_leave(void);
 
+struct gate_call {
+	const char *name; /* static; NULL: not known */
+	bool only_looks;  /* while all contexts are idle, the library can answer it itself */
+};
+/** Like gate_enter(). False: the gate is closed over idle contexts, and the call only looks; the thread has not entered. */
+bool gate_enter_call(const struct gate_call *call);
+
 /** Waits while the gate is closed, in the middle of a call that has not begun its work. */
 void gate_pass(void);
 
@@ -20,8 +27,15 @@ void gate_exempt(void);
 int gate_close(void);
 /** The same without the fence, before anybody can be inside but callers that are to gate_pass(). */
 void gate_hold(void);
+/** After gate_close() or gate_hold(), once all contexts are idle, and until gate_open(): calls that only look are answered,
+ * and those that wait ask for the GPU (wake.h). */
+void gate_settle(void);
 void gate_open(void);
 bool gate_is_closed(void);
+
+/** Now and then, from the agent's thread: has calls that wait ask once more, and the next call that uses the GPU note that
+ * it did. */
+void gate_look_in(void);
 
 /** While it is closed, for the one thread that closed it: */
 

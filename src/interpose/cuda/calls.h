@@ -134,6 +134,11 @@ __typeof__(cuStreamEndCapture) capture_end;
 __typeof__(cuStreamEndCapture_ptsz) capture_end_ptsz;
 __typeof__(cuStreamDestroy_v2) capture_stream_destroyed;
 
+/* parked.c */
+__typeof__(cuThreadExchangeStreamCaptureMode) parked_exchange_mode;
+/** Keeps what the program gets as an answer, for when it asks again while the GPU is away. */
+void parked_note_memory(size_t free_bytes, size_t total_bytes);
+
 /* peer.c */
 __typeof__(cuCtxEnablePeerAccess) peer_enable;
 __typeof__(cuCtxDisablePeerAccess) peer_disable;

@@ -125,6 +125,14 @@ extern _Atomic(void *) entry_targets[ENTRY__MAX];
 
 _Atomic(void *) entry_targets[ENTRY__MAX];
 
+static const char *const entry_names[ENTRY_NAMED] = {
+#define CALL(name)  #name,
+#define ENTRY(name) #name,
+#include "interpose/cuda/driver.def"
+#undef CALL
+#undef ENTRY
+};
+
 void *entry_address(unsigned int slot)
 {
 	return (void *)(entry_first + (size_t)slot * TRAMPOLINE_BYTES);
@@ -187,9 +195,11 @@ void *entry_begin(unsigned int slot)
 
 	if (__builtin_expect(!target, 0))
 		target = find_target(slot);
-	if (!init_is_off())
-		gate_enter();
-	return target;
+	if (init_is_off())
+		return target;
+	void *answer = parked_answer(slot);
+	const struct gate_call call = { slot < ENTRY_NAMED ? entry_names[slot] : NULL, answer };
+	return gate_enter_call(&call) ? target : answer;
 }
 
 /* ---- contexts that have failed ---- */
@@ -248,14 +258,6 @@ struct driver_calls driver;
 
 static atomic_bool resolved;
 static void *functions[ENTRY_NAMED]; /* the driver's, by their numbers */
-
-static const char *const entry_names[ENTRY_NAMED] = {
-#define CALL(name)  #name,
-#define ENTRY(name) #name,
-#include "interpose/cuda/driver.def"
-#undef CALL
-#undef ENTRY
-};
 
 /* What this side does about entry points itself. */
 static const struct wrapper own_wrappers[] = {

@@ -70,6 +70,12 @@ CUresult lookup_proc_address(const char *symbol, void **fn, int cuda_version, cu
 CUresult lookup_proc_address_v2(const char *symbol, void **fn, int cuda_version, cuuint64_t flags,
 				CUdriverProcAddressQueryResult *status);
 
+/* ---- while the GPU is away (parked.c) ---- */
+
+/** What the trampoline of a call that only looks leads to while all contexts are idle and the gate is closed; NULL: only the
+ * driver can answer it. */
+void *parked_answer(unsigned int slot);
+
 /* ---- the process ---- */
 
 /** BRUMATE_INTERPOSE=off: everything goes straight through. */

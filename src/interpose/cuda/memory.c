@@ -108,6 +108,8 @@ CUresult memory_info(size_t *free_bytes, size_t *total_bytes)
 
 	if (context)
 		*free_bytes += memory_free_bytes(context->device);
+	if (!r)
+		parked_note_memory(*free_bytes, *total_bytes);
 	return r;
 }
 

@@ -193,6 +193,7 @@ const struct wrapper wrappers[] = {
 	{ "cuStreamEndCapture_ptsz", capture_end_ptsz },
 	{ "cuStreamDestroy", capture_stream_destroyed },
 	{ "cuStreamDestroy_v2", capture_stream_destroyed },
+	{ "cuThreadExchangeStreamCaptureMode", parked_exchange_mode },
 
 	{ "", NULL },
 };

@@ -6,6 +6,7 @@
 #include "interpose/core/agent.h"
 #include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
+#include "interpose/core/wake.h"
 #include "interpose/cuda/calls.h"
 #include "interpose/cuda/entry.h"
 
@@ -39,6 +40,27 @@ void agent_set_life(enum agent_life life)
 enum agent_life agent_life(void)
 {
 	return AGENT_LIFE_READY;
+}
+
+void *parked_answer(unsigned int slot)
+{
+	return NULL;
+}
+
+void wake_ask(const char *call)
+{
+}
+
+void wake_ask_again(void)
+{
+}
+
+void wake_forget(void)
+{
+}
+
+void wake_note_use(void)
+{
 }
 
 void memory_forget(void)

@@ -18,6 +18,7 @@
 #include "check.h"
 #include "close-gate.h"
 #include "interpose/core/gate.h"
+#include "interpose/core/wake.h"
 #include "threads.h"
 
 enum { THREADS = 8, ROUNDS = 1000, FEW_ROUNDS = 50 };
@@ -29,6 +30,31 @@ static struct {
 } counters[THREADS];
 static atomic_bool stop;
 static atomic_ulong laps; /* orders nothing */
+
+/* What the gate tells others. */
+static atomic_uint asked, asked_again, forgotten, uses;
+static _Atomic(const char *) asked_by;
+
+void wake_ask(const char *call)
+{
+	asked_by = call;
+	asked++;
+}
+
+void wake_ask_again(void)
+{
+	asked_again++;
+}
+
+void wake_forget(void)
+{
+	forgotten++;
+}
+
+void wake_note_use(void)
+{
+	uses++;
+}
 
 static void *hammer(void *arg)
 {
@@ -142,6 +168,104 @@ static void test_who_comes_waits(void)
 	await(v.inside);
 	v.leave = true;
 	CHECK(!pthread_join(v.thread, NULL));
+}
+
+static const struct gate_call launch = { "launch", false }, query = { "query", true };
+
+static void *look(void *arg)
+{
+	struct visitor *v = arg;
+
+	v->tid = gettid();
+	v->inside = gate_enter_call(&query);
+	gate_leave();
+	v->done = true;
+	return NULL;
+}
+
+static void *launch_once(void *arg)
+{
+	struct visitor *v = arg;
+
+	v->tid = gettid();
+	CHECK(gate_enter_call(&launch));
+	gate_leave();
+	v->done = true;
+	return NULL;
+}
+
+/* Who only looks waits until the GPU is idle for good, and is answered from then on; who uses it asks for it. */
+static void test_looking_is_answered(void)
+{
+	struct visitor early = { .thread = 0 }, late = { .thread = 0 }, user = { .thread = 0 };
+
+	CHECK(gate_enter_call(&query));
+	gate_leave();
+	CHECK(!close_gate(DEADLINE_NEVER));
+	CHECK(!pthread_create(&early.thread, NULL, look, &early));
+	await_asleep(&early.tid);
+	CHECK(!early.done);
+	gate_settle();
+	CHECK(!pthread_join(early.thread, NULL));
+	CHECK(early.done && !early.inside);
+	CHECK(!pthread_create(&late.thread, NULL, look, &late));
+	CHECK(!pthread_join(late.thread, NULL));
+	CHECK(!late.inside);
+	CHECK(gate_is_empty() && !gate_holds_back() && !asked);
+	gate_look_in();
+	CHECK(!asked_again && !uses);
+
+	CHECK(!pthread_create(&user.thread, NULL, launch_once, &user));
+	await(asked);
+	await_asleep(&user.tid);
+	CHECK(!strcmp(asked_by, "launch") && !user.done);
+	gate_look_in();
+	CHECK(asked_again == 1);
+	const unsigned int before = forgotten;
+	gate_open();
+	CHECK(forgotten == before + 1);
+	CHECK(!pthread_join(user.thread, NULL));
+}
+
+/* A call that has waited since before that asks, too. */
+static void test_who_waits_asks_once_settled(void)
+{
+	struct visitor user = { .thread = 0 };
+
+	asked = 0;
+	CHECK(!close_gate(DEADLINE_NEVER));
+	CHECK(!pthread_create(&user.thread, NULL, launch_once, &user));
+	await_asleep(&user.tid);
+	CHECK(!asked);
+	gate_settle();
+	await(asked);
+	gate_open();
+	CHECK(!pthread_join(user.thread, NULL));
+}
+
+/* The first call after a look is noted, not one that only looks, and one that goes on all the time is in use. */
+static void test_use_is_noted(void)
+{
+	struct visitor v;
+
+	uses = 0;
+	gate_look_in();
+	CHECK(gate_enter_call(&query));
+	gate_leave();
+	CHECK(!uses);
+	for (int i = 0; i < 3; i++) {
+		CHECK(gate_enter_call(&launch));
+		gate_leave();
+	}
+	CHECK(uses == 1);
+	start(&v);
+	await(v.inside);
+	CHECK(uses == 1);
+	gate_look_in();
+	CHECK(uses == 2);
+	v.leave = true;
+	CHECK(!pthread_join(v.thread, NULL));
+	gate_open();
 }
 
 static void *close_in_thread(void *arg)
@@ -375,6 +499,9 @@ int main(int argc, char **argv)
 	test_closed_means_nobody_inside(ROUNDS);
 	test_deadline_opens_again();
 	test_who_comes_waits();
+	test_looking_is_answered();
+	test_who_waits_asks_once_settled();
+	test_use_is_noted();
 	test_the_last_one_wakes_the_closer(visit);
 	test_the_last_one_wakes_the_closer(end_inside);
 	test_exempt_thread_passes();
