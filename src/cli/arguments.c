@@ -22,6 +22,7 @@
 #include "base/digest.h"
 #include "base/nearest.h"
 #include "base/paths.h"
+#include "job/job.h"
 #include "job/request.h"
 #include "chunks/key.h"
 #include "wire/wire.h"
@@ -691,8 +692,11 @@ int add_labels(json_t *parameters, const struct invocation *in, struct brumate_e
 
 	for (int i = 0; i < in->n_labels && r == 0; i++)
 		r = add_label(labels, in->labels[i], err);
-	return r < 0 || !in->n_labels ? r
-				      : set_parameter(parameters, "labels", take_ptr(&labels), err);
+	if (r == 0 && in->values[OPT_WAKE])
+		r = add_label(labels, JOB_WAKE_LABEL "=" JOB_WAKE_LABEL_YES, err);
+	return r < 0 || !json_object_size(labels)
+		       ? r
+		       : set_parameter(parameters, "labels", take_ptr(&labels), err);
 }
 
 json_t *pack_environment(void)

@@ -65,6 +65,7 @@ enum option_id {
 	OPT_SELF,
 	OPT_TIMESTAMPS,
 	OPT_LABEL,
+	OPT_WAKE,
 	OPT_WATCH,
 	OPT_OCI,
 	OPT_BUNDLE,

@@ -17,6 +17,7 @@ static const struct option_spec run_options[] = {
 	       "managed memory: driver (default: fast, never saved) or host"),
 	VALUE(OPT_LABEL, "label", 0, "KEY=VALUE", COMPLETES_LABEL,
 	      "a label for the job; may be repeated"),
+	FLAG(OPT_WAKE, "wake", 0, "once suspended, resume it when it next calls the GPU"),
 	GPU,
 	END,
 };

@@ -27,6 +27,18 @@ static int add_argv(json_t *parameters, const struct invocation *in, struct brum
 	return json_object_set(parameters, "argv", argv) < 0 ? brumate_fail(err, ENOMEM, "%m") : 0;
 }
 
+/* What its processes wait at is the library's gate. */
+static int check_wake(const struct invocation *in, struct brumate_error *err)
+{
+	const char *path = in->values[OPT_DATA_PATH];
+
+	if (in->values[OPT_WAKE] && path && !strcmp(path, "driver"))
+		return brumate_fail(
+			err, EINVAL,
+			"--wake needs the library, which --data-path driver leaves out");
+	return 0;
+}
+
 /* The library in the job's processes reads it there. */
 static int set_managed(const struct invocation *in, struct brumate_error *err)
 {
@@ -43,7 +55,9 @@ static int set_managed(const struct invocation *in, struct brumate_error *err)
 
 static int pack_run(json_t **ret, const struct invocation *in, struct brumate_error *err)
 {
-	int r = set_managed(in, err);
+	int r = check_wake(in, err);
+	if (r == 0)
+		r = set_managed(in, err);
 	if (r < 0)
 		return r;
 

@@ -4,21 +4,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "client/agent.h"
+#include "client/beside.h"
 #include "client/broker.h"
 
 static const char made_file[] = AGENT_ROOM_FILE ".new";
@@ -30,55 +27,12 @@ static int open_dir(const struct room *room)
 	return room->dir ? agent_dir_open(room->dir) : -ENOENT;
 }
 
-/* A socket that is to be bound. */
-struct binding {
-	int fd, dir_fd;
-	int r;
-};
-
-/* The socket's mode is what the file creation mask leaves of 0777, and that mask is the process's: a thread takes one of its
- * own first. */
-static void *bind_for_all(void *arg)
-{
-	struct binding *b = arg;
-	struct sockaddr_un at = { .sun_family = AF_UNIX };
-
-	snprintf(at.sun_path, sizeof(at.sun_path), "/proc/self/fd/%d/" AGENT_ROOM_SOCKET,
-		 b->dir_fd);
-	b->r = unshare(CLONE_FS) < 0 ? -errno : 0;
-	if (b->r < 0)
-		return NULL;
-	umask(0111);
-	if (bind(b->fd, (struct sockaddr *)&at, sizeof(at)) < 0)
-		b->r = -errno;
-	return NULL;
-}
-
-static int listen_in(int dir_fd)
-{
-	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	struct binding b = { .fd = fd, .dir_fd = dir_fd };
-	pthread_t thread;
-
-	if (fd < 0)
-		return -errno;
-	/* The job's user may write there: what lies there by that name afterwards is not to be touched by it. */
-	unlinkat(dir_fd, AGENT_ROOM_SOCKET, 0);
-	int r = thread_start(&thread, bind_for_all, &b);
-	if (r < 0)
-		return r;
-	pthread_join(thread, NULL);
-	if (b.r == 0 && listen(fd, BACKLOG) < 0)
-		b.r = -errno;
-	return b.r < 0 ? b.r : take_fd(&fd);
-}
-
 bool room_listen(struct room *room)
 {
 	auto_close int dir_fd = open_dir(room);
 
 	if (room->listen_fd < 0 && dir_fd >= 0)
-		room->listen_fd = listen_in(dir_fd);
+		room->listen_fd = beside_listen(dir_fd, AGENT_ROOM_SOCKET, SOCK_SEQPACKET, BACKLOG);
 	if (room->listen_fd < 0)
 		log_debug("no GPU is kept open for a copy: %s",
 			  strerror(dir_fd < 0 ? -dir_fd : -room->listen_fd));

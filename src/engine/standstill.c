@@ -52,7 +52,7 @@ static bool can_stop(const struct op *op, const struct proc_info *p)
 
 static bool may_stand_still(const struct op *op)
 {
-	return !op->request->cpu_runs && !op->job->by_pid;
+	return !op->request->cpu_runs && !op->job->by_pid && !job_wakes(op->job);
 }
 
 static int note_stopped(struct job *job, const struct job_stopped *one, struct brumate_error *err)

@@ -1017,6 +1017,13 @@ static json_t *schedule_to_json(const struct job_schedule *s)
 	return take_ptr(&o);
 }
 
+bool job_wakes(const struct job *j)
+{
+	const char *value = labels_find(j->labels, JOB_WAKE_LABEL);
+
+	return value && !strcmp(value, JOB_WAKE_LABEL_YES) && j->data_path == JOB_DATA_BROKER;
+}
+
 /* What is to be known of it before all else. */
 static json_t *shown_message(const struct job *j)
 {

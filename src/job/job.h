@@ -66,6 +66,14 @@ const struct job_stopped *job_find_stopped(const struct job *j, struct proc_id i
 /** The process that runs the job's command. It may have ended while others of the job live. */
 struct proc_id job_command(const struct job *j);
 
+/**
+ * The label that says so of a job of `run --wake`: a call of its processes that waits for the GPU resumes it. A label, as it
+ * is to stay with the job, its checkpoints and its copies.
+ */
+#define JOB_WAKE_LABEL	   "brumate.wake"
+#define JOB_WAKE_LABEL_YES "yes"
+bool job_wakes(const struct job *j);
+
 /** True once it is certain that the job's root process runs no more: there is none, it is of another boot, gone, or
  * a zombie. That it could not be looked at is not an end. */
 bool job_has_ended(const struct job *j);

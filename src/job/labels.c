@@ -150,6 +150,17 @@ int labels_from_json(char ***ret, json_t *o, struct brumate_error *err)
 	return finish_labels(ret, labels, n, err);
 }
 
+const char *labels_find(char *const *labels, const char *key)
+{
+	for (; labels && *labels; labels++) {
+		const size_t len = key_len(*labels);
+
+		if (strlen(key) == len && !strncmp(*labels, key, len) && (*labels)[len])
+			return *labels + len + 1;
+	}
+	return NULL;
+}
+
 json_t *labels_to_json(char *const *labels)
 {
 	json_t *o = json_object();

@@ -19,6 +19,9 @@ void labels_free(char **labels);
 
 DEFINE_AUTO(char **, labels_free)
 
+/** The value of the label @key (borrowed), or NULL. */
+const char *labels_find(char *const *labels, const char *key);
+
 /** Copies them (owned): NULL where there are none. -EINVAL names the label that is none; -ENOMEM. */
 int labels_copy(char ***ret, char *const *labels, struct brumate_error *err);
 

@@ -243,6 +243,8 @@ static void run_loop(struct watch *w)
 					? -1
 					: w->shim->prepare.room.at.listen_fd,
 			  .events = POLLIN },
+			{ .fd = w->shim->wake.listen_fd, .events = POLLIN },
+			{ .fd = w->shim->wake.timer_fd, .events = POLLIN },
 		};
 		uint64_t woken;
 
@@ -282,6 +284,11 @@ static void run_loop(struct watch *w)
 			prepare_due(w->shim);
 		if (fds[11].revents)
 			room_asked(w->shim);
+		if (fds[12].revents)
+			wake_asked(w->shim);
+		if (fds[13].revents)
+			wake_due(w->shim);
+		wake_update(w->shim);
 		prepare_update(w->shim);
 		marks_update(w->shim);
 		schedule_update(w->shim);
@@ -381,13 +388,16 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 	owner_init(s);
 	marks_init(s);
 	prepare_init(s);
+	wake_init(s);
 	prepare_update(s);
+	wake_update(s);
 	marks_update(s);
 	run_loop(&w);
 	fault_point("shim.leave");
 	/* By its directory and not by its path, at which a new job of this id may be by now. */
 	unlinkat(dir_fd, "shim.sock", 0);
 	wire_server_free(w.server);
+	wake_fini(s);
 	prepare_fini(s);
 	marks_fini(s);
 	schedule_fini(s);

@@ -97,6 +97,18 @@ struct shim {
 		unsigned every_s;
 		bool armed;
 	} marks;
+	struct shim_wake {	   /* of the main thread, but for what the thread has */
+		int listen_fd;	   /* calls that wait say so there; -1: nobody listens */
+		int timer_fd;	   /* readable when it is time to try again */
+		bool armed, waits; /* a call waits, as far as is known */
+		uint64_t since_ns,
+			heard_ns;  /* since when, and when that came last; 0: it has not */
+		uint32_t pause_ms; /* before the next try */
+		char call[AGENT_CALL_BYTES];
+		pid_t pid;	       /* whose it is, in its own pid namespace */
+		atomic_bool stop;      /* the resume is to be given up */
+		struct shim_task task; /* resumes the job */
+	} wake;
 	struct shim_owner {
 		int fd;	      /* pidfd of the process that the job ends with; -1: there is none */
 		struct shim_task task; /* ends the job */
@@ -242,6 +254,16 @@ void room_asked(struct shim *s);
 /** Whether no thread is at work for a process that connected. */
 bool room_settle(struct shim_room *room);
 void room_fini(struct shim_room *room);
+
+/* ---- a job of `run --wake` that is asked for while it is suspended, wake.c ---- */
+
+void wake_init(struct shim *s);
+/** The main loop calls the first after each round, the second when a packet came, the third when the timer is readable. */
+void wake_update(struct shim *s);
+void wake_asked(struct shim *s);
+void wake_due(struct shim *s);
+/** Gives a resume under way up and waits for its end. */
+void wake_fini(struct shim *s);
 
 /* ---- checkpoints by schedule, schedule.c ---- */
 

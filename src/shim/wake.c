@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A job of `run --wake` that is suspended: its processes run on, and the first call that waits at a closed gate sends a packet
+ * (src/interpose/core/wake.h). The shim then resumes its own job, as the command would. What fails is tried again, with a
+ * pause that is twice as long each time, for as long as a call waits. A packet is no more than a reason to look: one that came
+ * while the job was on its GPUs says nothing of later.
+ */
+#include "shim/shim.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/conf.h"
+#include "base/log.h"
+#include "client/agent.h"
+#include "client/beside.h"
+#include "job/events.h"
+
+/* Packets that come in one go, at most: of all processes of a job, each sends one a second. */
+enum { PACKETS_MAX = 64, SILENCE_S = 5 * AGENT_LOOKS_S, FIRST_PAUSE_MS = 50, PAUSE_MS_MAX = 5000 };
+
+void wake_init(struct shim *s)
+{
+	s->wake.listen_fd = -1;
+	s->wake.pause_ms = FIRST_PAUSE_MS;
+	s->wake.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+}
+
+/* Listens in the directory of the agents, which a restore makes again. */
+static void listen_beside_agents(struct shim *s)
+{
+	struct shim_wake *w = &s->wake;
+	auto_free char *dir = job_agent_dir(&s->job);
+	auto_close int dir_fd = dir ? agent_dir_open(dir) : -1;
+
+	if (dir_fd < 0)
+		return;
+	if (w->listen_fd >= 0 && faccessat(dir_fd, AGENT_WAKE_SOCKET, F_OK, 0) == 0)
+		return;
+	cleanup_close(&w->listen_fd);
+	int fd = beside_listen(dir_fd, AGENT_WAKE_SOCKET, SOCK_DGRAM, 0);
+	if (fd < 0)
+		log_error("no call wakes job %s: reason=\"%s\"", s->job.id, strerror(-fd));
+	w->listen_fd = fd < 0 ? -1 : fd;
+}
+
+static bool is_cancelled(void *arg)
+{
+	struct shim *s = arg;
+
+	return s->wake.stop;
+}
+
+static void show_progress(void *arg, const struct progress_sample *sample)
+{
+	shim_note_progress(arg, sample);
+}
+
+static double waited_s(const struct shim_wake *w)
+{
+	return (double)(clock_now_ns() - w->since_ns) / NS_PER_S;
+}
+
+/* Each reason once, and that it has taken too long, too. */
+static void note_failure(struct shim *s, const struct brumate_conf *conf,
+			 const struct brumate_error *err)
+{
+	struct shim_wake *w = &s->wake;
+	struct job *job = &s->job;
+	char text[JOB_MESSAGE_BYTES];
+	const bool stuck = conf->wake_wait_ms &&
+			   clock_now_ns() - w->since_ns >= conf->wake_wait_ms * NS_PER_MS;
+
+	snprintf(text, sizeof(text), "%s: a call of process %d (%s) waits for the GPU: %.400s",
+		 stuck ? "stuck" : "wake", w->pid, *w->call ? w->call : "?", err->text);
+	if (!strcmp(job->message, text))
+		return;
+	log_warn("a job is asked for and cannot be resumed yet: job=%s reason=\"%s\"", job->id,
+		 err->text);
+	event_add_failure(job, stuck ? "wake, which is stuck" : "wake", err->text);
+	snprintf(job->message, sizeof(job->message), "%s", text);
+	job_save(job, NULL);
+}
+
+static void tell_event(const struct shim *s)
+{
+	const struct shim_wake *w = &s->wake;
+
+	event_add(&s->job, "wake",
+		  json_pack("{s:s,s:i,s:f}", "call", w->call, "pid", (int)w->pid, "seconds",
+			    waited_s(w)));
+}
+
+/* As the operation that begin_resume() has begun. */
+static void *resume(void *arg)
+{
+	struct shim *s = arg;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	const struct progress_caller caller = { s, show_progress, is_cancelled };
+	auto_(request_fini) struct request request = { 0 };
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	auto_(op_fini) struct op op;
+
+	int r = conf_load(&conf, &err);
+	request_configure(&request, REQUEST_RESUME, &conf);
+	request.keep_copy = true; /* it will be suspended again */
+	op_init(&op, "resume", &s->job, &caller, &request);
+	shim_prepare_op(s, &op, &request, &conf);
+	mend_secure(s);
+	if (r == 0)
+		r = engine_resume(&op, &err);
+	s->ending = true;
+	if (r == 0) {
+		op_finish(&op);
+		tell_event(s);
+	} else {
+		op_count(&op, r);
+		note_failure(s, &conf, &err);
+	}
+	s->wake.task.state = TASK_DONE;
+	shim_end(s);
+	return NULL;
+}
+
+static void set_timer(struct shim_wake *w, bool armed)
+{
+	if (timer_set(w->timer_fd, armed ? w->pause_ms : 0, 0) < 0)
+		log_error("a call that waits is not heard: reason=\"%m\"");
+	w->armed = armed;
+}
+
+/* The next try, unless this one succeeds: then nothing waits any more. */
+static void prepare_next(struct shim_wake *w)
+{
+	set_timer(w, true);
+	w->pause_ms = w->pause_ms < PAUSE_MS_MAX / 2 ? 2 * w->pause_ms : PAUSE_MS_MAX;
+}
+
+static void begin_resume(struct shim *s)
+{
+	struct shim_wake *w = &s->wake;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	prepare_next(w);
+	w->waits = false; /* until the next packet, if this fails: what has waited may have ended */
+	if (shim_begin_now(s, "resume", 1u << JOB_SUSPENDED, &err) < 0)
+		return;
+	int r = task_start(&w->task, resume, s);
+	if (r < 0) {
+		log_warn("no thread to resume job %s: reason=\"%s\"", s->job.id, strerror(-r));
+		shim_end(s);
+	}
+}
+
+static void forget_call(struct shim_wake *w)
+{
+	w->waits = false;
+	w->heard_ns = 0;
+	w->pause_ms = FIRST_PAUSE_MS;
+	if (w->armed)
+		set_timer(w, false);
+}
+
+void wake_update(struct shim *s)
+{
+	struct shim_wake *w = &s->wake;
+
+	if (w->task.state == TASK_WORKING)
+		return;
+	task_join(&w->task);
+	pthread_mutex_lock(&s->lock);
+	const enum job_state state = s->job.state;
+	const bool can = !s->busy && job_wakes(&s->job);
+	pthread_mutex_unlock(&s->lock);
+	if (!can || (state != JOB_RUNNING && state != JOB_SUSPENDED))
+		return;
+	listen_beside_agents(s);
+	if (state == JOB_RUNNING)
+		forget_call(w);
+	else if (w->waits && !w->armed)
+		begin_resume(s);
+}
+
+/* Any process of the job may send here, and so what came is taken with care. */
+void wake_asked(struct shim *s)
+{
+	struct shim_wake *w = &s->wake;
+
+	for (int i = 0; i < PACKETS_MAX; i++) {
+		struct agent_wake packet;
+		ssize_t n = recv(w->listen_fd, &packet, sizeof(packet), MSG_DONTWAIT);
+
+		if (n < 0)
+			return;
+		if (n != sizeof(packet))
+			continue;
+		if (clock_now_ns() - w->heard_ns > SILENCE_S * NS_PER_S)
+			w->since_ns = clock_now_ns();
+		w->heard_ns = clock_now_ns();
+		w->waits = true;
+		w->pid = packet.pid;
+		packet.call[sizeof(packet.call) - 1] = '\0';
+		snprintf(w->call, sizeof(w->call), "%.*s",
+			 (int)strspn(
+				 packet.call,
+				 "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789"),
+			 packet.call);
+	}
+}
+
+void wake_due(struct shim *s)
+{
+	uint64_t times;
+
+	if (read(s->wake.timer_fd, &times, sizeof(times)) > 0)
+		s->wake.armed = false;
+}
+
+void wake_fini(struct shim *s)
+{
+	s->wake.stop = true;
+	task_join(&s->wake.task);
+	cleanup_close(&s->wake.listen_fd);
+	cleanup_close(&s->wake.timer_fd);
+}

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""A suspended server of `run --wake` goes on accepting, and the first call that needs the GPU brings it back. Who only looks
+wakes nobody."""
+
+import json
+import time
+
+from cases import as_user, case, expect, main, wait_until
+from servers import Connection, Server
+
+
+def events(bed, kind):
+    lines = [json.loads(line) for line in bed.cli("events", "--format", "json").out.splitlines()]
+    return [e for e in lines if e["event"] == kind]
+
+
+@case
+def a_request_wakes_it(bed):
+    it = Server(bed, "model")
+    it.ask()
+    kept = Connection(it.port)
+    it.steps = it.note(kept.ask())
+    for _ in range(3):
+        it.suspend()
+        expect(it.state() == "suspended", "it is not suspended")
+        it.health()
+        expect(kept.ask("/health") == "alive\n", "the kept connection is not alive")
+        expect(it.state() == "suspended", "a look at its health woke it")
+        expect(not any(bed.vram()), "its memory is on the GPU")
+        it.steps = it.note(kept.ask())
+        expect(it.state() == "running", "it answers without its GPU")
+        it.ask()
+    kept.close()
+    it.settle()
+    woken = events(bed, "wake")
+    expect(len(woken) == 3 and all(e["call"].startswith("cu") and e["pid"] for e in woken), woken)
+
+
+@case
+@as_user
+def of_a_user(bed):
+    it = Server(bed, "model")
+    for _ in range(2):
+        it.suspend()
+        it.health()
+        it.ask()
+
+
+@case
+def requests_in_flight_wake_it_again(bed):
+    it = Server(bed, "model")
+    connections = [Connection(it.port) for _ in range(20)]
+    for _ in range(3):
+        for c in connections:
+            c.send()
+        it.suspend()
+        for c in connections:
+            it.steps += 1
+            expect(it.note(c.answer()) == it.steps, "an answer is lost")
+        it.settle()
+    for c in connections:
+        c.close()
+
+
+@case
+def threads_that_look_wake_nobody(bed):
+    it = Server(bed, "model", watch=True)
+    it.ask()
+    it.suspend()
+    for _ in range(30):  # the thread looks some 200 times a second
+        it.health()
+        expect(it.state() == "suspended", f"woken for nothing: {events(bed, 'wake')}")
+        time.sleep(0.1)
+    it.ask()
+    it.suspend()
+    it.ask()
+    it.settle()
+    expect(len(events(bed, "wake")) == 2, events(bed, "wake"))
+
+
+@case
+def without_the_option_it_stays(bed):
+    it = Server(bed, "model", options=())
+    it.suspend("--cpu-runs")
+    c = Connection(it.port)
+    c.send()
+    time.sleep(2.5)
+    expect(it.state() == "suspended", "it was woken")
+    bed.operation("resume", it.job)
+    it.steps = it.note(c.answer())
+    c.close()
+    it.ask()
+
+
+@case
+def a_thousand_connections(bed):
+    it = Server(bed, "model", mib=4)
+    it.suspend()
+    connections = [Connection(it.port) for _ in range(1200)]
+    it.health()
+    expect(it.state() == "suspended", "to connect woke it")
+    for c in connections:
+        c.send()
+    steps = sorted(it.note(c.answer()) for c in connections)
+    expect(steps == list(range(1, 1201)), "answers are lost or doubled")
+    for c in connections:
+        c.close()
+
+
+@case
+def a_shim_that_dies_is_replaced(bed):
+    it = Server(bed, "model")
+    it.suspend()
+    bed.kill_shim(it.job)
+    it.ask()  # the keeper has started another, and the call that waits asks again
+    it.suspend()
+    bed.fault("resume.copy.end", "kill:shim")
+    it.ask()
+    expect(bed.has_fired(), "the shim was not killed")
+    it.suspend()
+    it.ask()
+
+
+@case
+def without_room_it_waits(bed):
+    it = Server(bed, "model", mib=256)
+    it.suspend()
+    hog, log = bed.counter("hog", mib=384)
+    c = Connection(it.port)
+    c.send()
+    wait_until(lambda: "waits for the GPU" in (bed.job(it.job)["message"] or ""), "the reason to be said")
+    failed = [e for e in events(bed, "failed") if e["operation"].startswith("wake")]
+    expect(failed and "free" in failed[0]["reason"], failed)
+    expect(it.state() == "suspended", "it has no room")
+    log.goes_on()
+    bed.end(hog)
+    it.steps = it.note(c.answer())
+    c.close()
+    expect(not bed.job(it.job)["message"], "the failure is still said")
+
+
+@case
+def for_too_long_it_is_stuck(bed):
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Run]\nWakeWait=1s\n")
+    it = Server(bed, "model", mib=256)
+    it.suspend()
+    hog, _ = bed.counter("hog", mib=384)
+    c = Connection(it.port)
+    c.send()
+    wait_until(lambda: (bed.job(it.job)["message"] or "").startswith("stuck: "), "it to be called stuck")
+    bed.end(hog)
+    it.steps = it.note(c.answer())
+    c.close()
+
+
+@case
+def who_asked_may_end(bed):
+    """A process of the job that is killed while it waits is not waited for."""
+    it = Server(bed, "model", mib=256)
+    it.suspend()
+    hog, _ = bed.counter("hog", mib=384)
+    c = Connection(it.port)
+    c.send()
+    wait_until(lambda: "waits for the GPU" in (bed.job(it.job)["message"] or ""), "it to wait")
+    bed.cli("kill", "--signal", "KILL", it.job)
+    it.wait_state("exited")
+    c.close()
+    bed.end(hog)
+
+
+@case
+def saved_and_restored_it_still_wakes(bed):
+    it = Server(bed, "model")
+    it.ask()
+    kept = bed.operation("checkpoint", it.job)["checkpoint"]
+    bed.operation("restore", kept)
+    it.ask()
+    it.suspend()
+    it.ask()
+    it.suspend()
+    bed.operation("checkpoint", it.job)
+    bed.operation("restore", it.job)
+    it.ask()
+    it.suspend()
+    it.ask()
+
+
+if __name__ == "__main__":
+    main()
