@@ -16,7 +16,7 @@ static void print_names(const char *separator)
 		printf("%s%s", i ? separator : "", command_at(i)->name);
 }
 
-/* "suspend|freeze": a command with its aliases, for a case in a shell. */
+/* "checkpoint|dump": a command with its aliases, for a case in a shell. */
 static void print_pattern(const struct command *c)
 {
 	fputs(c->name, stdout);

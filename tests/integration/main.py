@@ -239,10 +239,9 @@ def other_names_of_commands(bed):
     expect("brumate run" not in refused.err, "podman's exec is taken for run")
     job, log = bed.counter(name="alias", mib=16)
     log.goes_on()
-    for verbs in (("freeze", "thaw"), ("freeze", "unfreeze")):
-        for verb, state in zip(verbs, ("suspended", "running")):
-            expect(bed.ok(verb, "alias").out == job + "\n", f"{verb} does not print the job's id")
-            bed.expect_state(job, state)
+    for verb, ours in (("freeze", "suspend"), ("thaw", "resume"), ("unfreeze", "resume")):
+        expect(f"did you mean `brumate {ours}`?" in bed.refused(2, "unknown command", verb, "alias").err, verb)
+    bed.expect_state(job, "running")
     checkpoint = bed.ok("dump", "alias").out.strip()
     expect(checkpoint in bed.checkpoints(), f"dump printed {checkpoint!r}")
     expect(bed.ok("restore", "alias").out == job + "\n", "restore by the job's name does not print its id")
