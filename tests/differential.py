@@ -37,7 +37,7 @@ DIFFERS = [
     (r"terminal(-raw)?\.slave\.(fl|fdinfo1)", OPENED),
     (r".*\.so59", "groups of a unix socket's peer"),
     (r"unix-dgram-closed\.other\.peer", "name of a peer that is gone"),
-    (r"zombie(-killed)?\.child\.(Groups|SigBlk|ShdPnd):", ZOMBIE),
+    (r"zombie(-killed)?\.child\.(Groups|SigBlk|ShdPnd|Cap[A-Z][a-z]+):", ZOMBIE),
     (r"pipe-no-reader\.end\.waiting", "bytes that nobody can read"),
     (r"(memory-(shared|zero-shared|shared-with-child))\.area\.map\d+", "name of shared anonymous memory"),
     (r"child-stopped\.child\.ShdPnd:", "stop signal of a stopped process"),
@@ -49,6 +49,11 @@ DIFFERS = [
     (r"memory-mseal\..*flags\d+", "sealed mappings"),
     (r"epoll-without-number\.fd\.fdinfo\d+", "numbers of files that an epoll watches under a closed one"),
     (r"process\.timers", "numbers and signals of timers of ended threads"),
+]
+
+# And not of a user's job: (key, stage, reason).
+DIFFERS_OF_A_USER = [
+    (r"zombie-killed\.child\.wait", "restored twice", "exit status of an ended process, the second time"),
 ]
 
 # Kinds that cannot stand beside each other, or others.
@@ -112,11 +117,21 @@ class Program:
             was, value = before.get(key, "(nothing)"), now.get(key, "(nothing)")
             if was == value:
                 continue
-            known = next((why for pattern, why in DIFFERS if re.fullmatch(pattern, key) and stage != "resumed"), None)
+            known = self.known(key, stage)
             if known:
                 self.counts.known.setdefault(known, set()).add(key.split(".")[0])
             else:
                 self.fault(f"{stage}: {key}: {was} -> {value}")
+
+    def known(self, key, stage):
+        """Why it may differ there; None: it may not."""
+        for pattern, why in DIFFERS:
+            if re.fullmatch(pattern, key) and stage != "resumed":
+                return why
+        for pattern, when, why in DIFFERS_OF_A_USER:
+            if isinstance(self.bed, UserBed) and re.fullmatch(pattern, key) and stage == when:
+                return why
+        return None
 
     def fault(self, text):
         self.counts.faults.append(f"{self}: {text}")

@@ -480,6 +480,18 @@ static bool is_to_be_left_out(const struct op *op, const struct scan_finding *f)
 	       (op->request->drop_external && !strcmp(f->what, SCAN_UNIX_OUTSIDE));
 }
 
+/* Whether the job lacks something after a restore: the summary says so then, and not of what merely is worth knowing. */
+static bool is_lost(const struct scan_finding *f)
+{
+	static const char *const lost[] = { "udp", "ended-process", "multicast",
+					    "session-keyring" };
+	bool found = false;
+
+	for (size_t i = 0; i < sizeof(lost) / sizeof(*lost); i++)
+		found = found || !strcmp(f->what, lost[i]);
+	return found;
+}
+
 int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 {
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
@@ -510,5 +522,8 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 			return ask_for_force(f, err);
 		progress_note(&op->progress, "%s (--force)", f->text);
 	}
+	for (size_t i = 0; i < report.n && scopes & SCAN_CRIU; i++)
+		if (report.items[i].level == SCAN_NOTE && is_lost(&report.items[i]))
+			progress_note(&op->progress, "%s", report.items[i].text);
 	return preflight_memory(op, err);
 }

@@ -12,6 +12,9 @@
 
 enum { SCAN_FDINFO_BYTES_MAX = 1 << 20 };
 
+/* The key of what is found about ended processes. */
+#define SCAN_ENDED "ended-process"
+
 /* An open file of a process of the tree. */
 struct scan_fd {
 	const struct proc_info *process;
@@ -72,6 +75,7 @@ void scan_paths(struct scan *s);
 void scan_leases(struct scan *s);
 void scan_shared(struct scan *s);
 void scan_limits(struct scan *s);
+void scan_ended(struct scan *s);
 void scan_sealed(struct scan *s);
 void scan_special_timers(struct scan *s);
 void scan_huge_memory(struct scan *s);

@@ -439,7 +439,8 @@ void scan_shared(struct scan *s)
 
 /* ---- limits ---- */
 
-/* To read the limits of a process with other ids takes CAP_SYS_RESOURCE, which root lacks in some containers. A job of another user has none such. */
+/* To read the limits of a process with other ids takes CAP_SYS_RESOURCE, which root lacks in some containers. A job of
+ * another user has none such. */
 void scan_limits(struct scan *s)
 {
 	struct rlimit limit;
@@ -455,6 +456,26 @@ void scan_limits(struct scan *s)
 				   "give brumate CAP_SYS_RESOURCE; suspend and resume work",
 				   "has ids of another user, and without CAP_SYS_RESOURCE its "
 				   "limits cannot be read");
+	}
+}
+
+/* ---- ended processes that nobody has waited for ---- */
+
+/* One that was restored with the rights of a user and ends by a signal in that moment, as it had before, the kernel takes for one
+ * with secrets. */
+void scan_ended(struct scan *s)
+{
+	for (size_t i = 0; i < s->tree->n; i++) {
+		const struct proc_info *p = &s->tree->items[i];
+		char link[64];
+
+		if (p->state == 'Z' &&
+		    proc_link_read(p->id.pid, "ns/user", link, sizeof(link)) < 0 && errno == EACCES)
+			scan_found(
+				s, SCAN_NOTE, p, SCAN_ENDED,
+				"if its parent does not wait for it, or does not ask",
+				"has ended, and the kernel does not tell how: after a restore its "
+				"parent gets exit status 0");
 	}
 }
 

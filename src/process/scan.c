@@ -1012,6 +1012,7 @@ static const struct {
 	{ "threads", SCAN_CRIU, scan_threads },
 	{ "what processes share", SCAN_CRIU, scan_shared },
 	{ "limits", SCAN_CRIU, scan_limits },
+	{ "ended processes", SCAN_CRIU, scan_ended },
 	{ "sealed memory", SCAN_SLOW, scan_sealed },
 	{ "objects of System V", SCAN_CRIU, scan_system_v },
 	{ "sandboxes", SCAN_CRIU, scan_sandboxes },
@@ -1086,7 +1087,8 @@ static void drop_ended(struct scan *s)
 	size_t n = 0;
 
 	for (size_t i = 0; i < s->report.n; i++)
-		if (!ends_meanwhile(s->report.items[i].pid))
+		if (!strcmp(s->report.items[i].what, SCAN_ENDED) ||
+		    !ends_meanwhile(s->report.items[i].pid))
 			s->report.items[n++] = s->report.items[i];
 	s->report.n = n;
 }

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 
-from cases import Skipped, as_user, case, expect, main
+from cases import Skipped, as_user, case, expect, main, wait_until
 from harness import run
 
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else "python3"  # which each user may run
@@ -53,6 +53,28 @@ import time; time.sleep(0.1); os.close(r)
                          ("import time\n" + epoll, "watches a file which was its fd")):
         job, log = script(bed, setup)
         refused(bed, job, log, words)
+
+
+@case
+@as_user
+def an_ended_process_of_a_user_that_is_not_told_of(bed):
+    """As one is that a signal had ended when it was restored."""
+    setup = """
+import ctypes, os, signal, time
+if os.fork() == 0:
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); os.kill(os.getpid(), signal.SIGKILL)
+while open(f"/proc/self/task/{os.getpid()}/children").read().split() == []: time.sleep(0.01)
+"""
+    words = "has ended, and the kernel does not tell how"
+    job, log = script(bed, setup)
+    pid = int(subprocess.run(["pgrep", "-P", str(bed.job(job)["pid"])], stdout=subprocess.PIPE, text=True, check=True).stdout)
+    wait_until(lambda: open(f"/proc/{pid}/stat", encoding="ascii").read().split()[2] == "Z", "the end of the child")
+    told = bed.cli("doctor", "--job", job)
+    expect(told.code == 0 and words in told.out, f"doctor: {told.why()}\n{told.out}")
+    summary = bed.operation("checkpoint", job)
+    expect(words in str(summary), f"the summary does not tell: {summary}")
+    bed.operation("restore", job)
+    log.goes_on()
 
 
 def a_lease(bed):

@@ -475,8 +475,8 @@ static const char *use_epoll(void)
 	struct epoll_event event;
 	char byte;
 
-	if (write(epoll_pipe[1], "x", 1) != 1 || epoll_wait(epoll_fd, &event, 1, BUSY_MS) != 1 ||
-	    event.data.u64 != 99)
+	if (write(epoll_pipe[1], "x", 1) != 1 || !is_readable(epoll_fd, BUSY_MS) ||
+	    epoll_wait(epoll_fd, &event, 1, 0) != 1 || event.data.u64 != 99)
 		return "does not wake";
 	return read(epoll_pipe[0], &byte, 1) == 1 ? NULL : "reads nothing";
 }

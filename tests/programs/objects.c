@@ -718,8 +718,12 @@ pid_t idle_child(bool (*set)(void))
 bool is_readable(int fd, int ms)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
+	int n;
 
-	return poll(&p, 1, ms) == 1;
+	do /* other objects signal */
+		n = poll(&p, 1, ms);
+	while (n < 0 && errno == EINTR);
+	return n == 1;
 }
 
 bool passes(int from, int to)
