@@ -6,6 +6,9 @@ fault, or stands in DIFFERS below and in docs/support.md.
 
 	python3 tests/differential.py [--seconds N] [--seed S] [--programs N] [--each] [--kinds A,B…] [--user] [--build DIR]
 
+In make check it runs for a while with the same programs each time, as root and as a user. BRUMATE_TEST_SWEEP=1: for an hour, with
+others; BRUMATE_TEST_SEED and BRUMATE_TEST_SECONDS say which and for how long.
+
 --each: one program of each kind alone. A program that is refused (exit code 4, before it stands still) is taken apart, until
 it is known which kinds are refused: those are listed in the end. It ends with one line that counts, and exit status 1 where
 anything differed, was lost, or was refused too late. The seed of a program, given with --seed --programs 1, makes it again."""
@@ -227,9 +230,12 @@ def programs_of(options, names, counts):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60)
+    sweep = os.environ.get("BRUMATE_TEST_SWEEP")
+    seconds = os.environ.get("BRUMATE_TEST_SECONDS") or (3600 if sweep else 40)
+    seed = os.environ.get("BRUMATE_TEST_SEED") if not sweep else None
+    parser.add_argument("--seconds", type=float, default=float(seconds))
     parser.add_argument("--programs", type=int, default=1 << 30)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    parser.add_argument("--seed", type=int, default=int(seed or random.SystemRandom().randrange(1 << 30)))
     parser.add_argument("--each", action="store_true")
     parser.add_argument("--kinds", default="")
     parser.add_argument("--user", action="store_true")
