@@ -972,7 +972,7 @@ static int add_inherits(Criu__Opts *opts, Criu__InheritFd *items, Criu__InheritF
 		if (fd < 0)
 			return fd;
 		criu__inherit_fd__init(&items[i]);
-		items[i].key = (char *)o->inherits[i].key;
+		items[i].key = o->inherits[i].key;
 		items[i].fd = fd;
 		pointers[i] = &items[i];
 	}

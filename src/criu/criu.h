@@ -61,7 +61,7 @@ typedef int (*criu_tick_fn)(void *arg, struct brumate_error *err);
 /** A descriptor that is given to restored tasks in place of an external file. The key is as CRIU names the file:
  * "pipe:[123]", "socket:[123]", "tty[8803:6]", or a path without its leading slash. */
 struct criu_inherit {
-	char key[256];
+	char *key; /* owned */
 	int fd;
 };
 

@@ -326,7 +326,7 @@ struct choice {
 	uint32_t ghost;
 	char *path; /* owned */
 	bool is_written, is_taken;
-	char key[256];
+	char key[PATH_MAX];
 };
 
 struct choices {

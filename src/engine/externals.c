@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,7 @@
 enum { STDIO_FDS = 3, FDINFO_BYTES_MAX = 4096 };
 
 struct stream {
-	char target[256]; /* "pipe:[123]", "/dev/pts/3", a path */
+	char target[PATH_MAX]; /* "pipe:[123]", "/dev/pts/3", a path */
 	struct stat st;
 	bool writes, appends;
 	int tty_index; /* of a master; -1: none */
@@ -114,8 +115,11 @@ static int add(struct manifest *m, const char *key, const char *become)
 	if (!more)
 		return -ENOMEM;
 	m->externals = more;
-	struct manifest_external *e = &more[m->n_externals++];
-	snprintf(e->key, sizeof(e->key), "%s", key);
+	struct manifest_external *e = &more[m->n_externals];
+	e->key = strdup(key);
+	if (!e->key)
+		return -ENOMEM;
+	m->n_externals++;
 	snprintf(e->become, sizeof(e->become), "%s", become);
 	return 0;
 }
@@ -358,65 +362,64 @@ static char *resolve_path(const char *path)
 	return real ? path_format("%s/%s", real, slash + 1) : strdup(path);
 }
 
-/* Gives the key of the log that the processes of a copy wrote to before: empty where they go on with it. */
-static int find_old_log(char ret[static sizeof(((struct criu_inherit *)0)->key)],
-			const struct op *op, struct brumate_error *err)
+int externals_give(struct criu_inherit **inherits, size_t *n, const char *key, int fd)
 {
-	const char *log = op->restore.image.manifest.job.log;
-	const size_t room = sizeof(((struct criu_inherit *)0)->key);
+	auto_close int owned = fd;
+	auto_free char *copy = fd < 0 ? NULL : strdup(key);
+	struct criu_inherit *grown = copy ? reallocarray(*inherits, *n + 1, sizeof(*grown)) : NULL;
 
-	*ret = '\0';
-	if (!log || !op->job->log || !strcmp(log, op->job->log))
-		return 0;
-	auto_free char *path = resolve_path(log);
-	if (!path)
-		return brumate_fail(err, ENOMEM, "%m");
-	const char *key = path + strspn(path, "/");
-	if (strlen(key) >= room)
-		return brumate_fail(err, ENAMETOOLONG,
-				    "log %s: a copy of the job needs a path of at most %zu bytes",
-				    path, room);
-	strcpy(ret, key);
+	if (grown)
+		*inherits = grown;
+	if (!grown)
+		return fd < 0 ? fd : -ENOMEM;
+	grown[(*n)++] = (struct criu_inherit){ take_ptr(&copy), take_fd(&owned) };
 	return 0;
 }
 
+/* Gives the key of the log that the processes of a copy wrote to before (owned): empty where they go on with it. */
+static int find_old_log(char **ret, const struct op *op, struct brumate_error *err)
+{
+	const char *log = op->restore.image.manifest.job.log;
+	const bool is_other = log && op->job->log && strcmp(log, op->job->log);
+	auto_free char *path = is_other ? resolve_path(log) : strdup("");
+
+	*ret = path ? strdup(path + strspn(path, "/")) : NULL;
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
 /* What takes the place of @e; @old_log is that of the job's log. */
-static int add_replacement(struct criu_inherit *ret, struct op *op, const char *root,
+static int add_replacement(struct criu_inherit **list, size_t *n, struct op *op, const char *root,
 			   const struct manifest_external *e, const char *old_log,
 			   struct brumate_error *err)
 {
-	struct manifest_external log = { .become = "log" };
+	const struct manifest_external log = { .key = e->key, .become = "log" };
+	int r = externals_give(list, n, e->key,
+			       replacement(op, root, strcmp(e->key, old_log) ? e : &log));
 
-	snprintf(ret->key, sizeof(ret->key), "%s", e->key);
-	ret->fd = replacement(op, root, strcmp(e->key, old_log) ? e : &log);
-	return ret->fd < 0 ? brumate_fail(err, -ret->fd, "replacement for %s: %m", e->key) : 0;
+	return r < 0 ? brumate_fail(err, -r, "replacement for %s: %m", e->key) : 0;
 }
 
 int externals_for_restore(struct op *op, struct criu_inherit **ret, size_t *ret_n,
 			  struct brumate_error *err)
 {
 	const struct manifest *m = &op->restore.image.manifest;
-	struct manifest_external old_log = { .become = "log" };
+	auto_free char *old_log = NULL;
+	struct criu_inherit *list = NULL;
 	char root[32] = "/";
 	bool has_log = false;
 	size_t n = 0;
-	int r = find_old_log(old_log.key, op, err);
+	int r = find_old_log(&old_log, op, err);
 
-	if (r < 0)
-		return r;
-	struct criu_inherit *list = calloc(m->n_externals + 2, sizeof(*list));
-	if (!list)
-		return brumate_fail(err, ENOMEM, "%m");
 	if (op->job->init.pid)
 		snprintf(root, sizeof(root), "/proc/%d/root", op->job->init.pid);
 	for (size_t i = 0; i < m->n_externals && r == 0; i++) {
-		has_log = has_log || !strcmp(m->externals[i].key, old_log.key);
-		r = add_replacement(&list[n], op, root, &m->externals[i], old_log.key, err);
-		n += r == 0;
+		has_log = has_log || !strcmp(m->externals[i].key, old_log);
+		r = add_replacement(&list, &n, op, root, &m->externals[i], old_log, err);
 	}
-	if (r == 0 && *old_log.key && !has_log) {
-		r = add_replacement(&list[n], op, root, &old_log, old_log.key, err);
-		n += r == 0;
+	if (r == 0 && *old_log && !has_log) {
+		const struct manifest_external log = { .key = old_log, .become = "log" };
+
+		r = add_replacement(&list, &n, op, root, &log, old_log, err);
 	}
 	if (r < 0) {
 		externals_close(list, n);
@@ -429,7 +432,9 @@ int externals_for_restore(struct op *op, struct criu_inherit **ret, size_t *ret_
 
 void externals_close(struct criu_inherit *inherits, size_t n)
 {
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
+		free(inherits[i].key);
 		close(inherits[i].fd);
+	}
 	free(inherits);
 }

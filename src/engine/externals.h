@@ -28,6 +28,9 @@ int externals_for_restore(struct op *op, struct criu_inherit **ret, size_t *ret_
 			  struct brumate_error *err);
 void externals_close(struct criu_inherit *inherits, size_t n);
 
+/** Adds one to @inherits (owned, grown; @n of them). Takes @fd, or is the error that it is. */
+int externals_give(struct criu_inherit **inherits, size_t *n, const char *key, int fd);
+
 /* ---- addresses that a restored job is at ---- */
 
 /**

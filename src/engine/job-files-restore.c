@@ -5,6 +5,7 @@
  * the rest is beside it, and one that makes room for another keeps its content under another name.
  */
 #include "engine/job-files.h"
+#include "engine/externals.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -62,9 +63,7 @@ static void free_restore(struct files_restore *r)
 		cleanup_close(&r->items[i].dir_fd);
 	if (!r)
 		return;
-	for (size_t i = 0; i < r->n_given; i++)
-		close(r->given[i].fd);
-	free(r->given);
+	externals_close(r->given, r->n_given);
 	free(r->items);
 	cleanup_close(&r->images_fd);
 	cleanup_close(&r->root_fd);
@@ -424,24 +423,6 @@ static int make_nameless(const struct job_file *f, int copy_fd)
 	return r < 0 ? r : take_fd(&fd);
 }
 
-/* Takes @fd, or is the error that it is. */
-static int add_given(struct criu_inherit **given, size_t *n, const char *key, int fd)
-{
-	struct criu_inherit *grown = fd < 0 ? NULL : reallocarray(*given, *n + 1, sizeof(*grown));
-
-	if (fd < 0)
-		return fd;
-	if (grown)
-		*given = grown;
-	if (!grown || strlen(key) >= sizeof(grown->key)) {
-		close(fd);
-		return grown ? -ENAMETOOLONG : -ENOMEM;
-	}
-	strcpy(grown[*n].key, key);
-	grown[(*n)++].fd = fd;
-	return 0;
-}
-
 static int change_file(struct files_restore *r, struct change *c, int copy_fd, const char *id)
 {
 	int result = 0;
@@ -460,7 +441,8 @@ static int change_file(struct files_restore *r, struct change *c, int copy_fd, c
 		result = make(c, copy_fd);
 	if (result < 0 || c->way != WAY_APART)
 		return result;
-	return add_given(&r->given, &r->n_given, c->file->path, make_nameless(c->file, copy_fd));
+	return externals_give(&r->given, &r->n_given, c->file->path,
+			      make_nameless(c->file, copy_fd));
 }
 
 static void note_change(struct op *op, const struct change *c)
@@ -680,7 +662,8 @@ static int give_one(const struct files_restore *r, const struct op *op, const ch
 {
 	if (f->kind != JOB_FILE_REMOVED && f->kind != JOB_FILE_REMOVED_DIR)
 		return 0;
-	return add_given(inherits, n, *f->key ? f->key : f->path, open_removed(r, op, root, f));
+	return externals_give(inherits, n, *f->key ? f->key : f->path,
+			      open_removed(r, op, root, f));
 }
 
 int job_files_give(struct op *op, struct criu_inherit **inherits, size_t *n,
@@ -695,7 +678,7 @@ int job_files_give(struct op *op, struct criu_inherit **inherits, size_t *n,
 	for (size_t i = 0; r && result == 0 && i < r->n_given; i++) {
 		int fd = fcntl(r->given[i].fd, F_DUPFD_CLOEXEC, 3);
 
-		result = add_given(inherits, n, r->given[i].key, fd < 0 ? -errno : fd);
+		result = externals_give(inherits, n, r->given[i].key, fd < 0 ? -errno : fd);
 		if (result < 0)
 			return brumate_fail(err, -result, "%s: %m", r->given[i].key);
 	}

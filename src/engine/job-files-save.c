@@ -33,8 +33,6 @@ enum { AHEAD_STEP_BYTES = 16 << 20 };
 #define AHEAD_BYTES_MAX (2ull << 30)
 /* Removed files are read completely. No library is as long as this. */
 #define REMOVED_BYTES_MAX (16ull << 30)
-/* The longest path that a restore can give CRIU another file for (criu_inherit). */
-#define KEY_BYTES_MAX (sizeof(((struct criu_inherit *)0)->key) - 1)
 
 static int read_limit(uint64_t *ret, const struct op *op, struct brumate_error *err)
 {
@@ -93,9 +91,6 @@ static int check_file(const struct op *op, const struct job_file *f, int dir_fd,
 			      "its content belongs to the checkpoint: let its owner give the "
 			      "right to read it",
 			      err);
-	if (f->kind == JOB_FILE_MEMORY && strlen(f->path) > KEY_BYTES_MAX)
-		return refuse(f, "shared memory whose path is too long to restore it",
-			      "choose a shorter name for it", err);
 	if (!op->request->with_files || is_copied(f, dir_fd, limit))
 		return 0;
 	if (f->fd < 0)

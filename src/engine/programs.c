@@ -320,20 +320,6 @@ static int replace_program(struct op *op, const char *root, const struct manifes
 	return fd == -ENOENT ? open_copy(op, root, f, basename(path)) : take_fd(&fd);
 }
 
-static int add_inherit(struct criu_inherit **inherits, size_t *n, const char *key, int fd)
-{
-	struct criu_inherit *grown = realloc(*inherits, (*n + 1) * sizeof(*grown));
-
-	if (!grown) {
-		close(fd);
-		return -ENOMEM;
-	}
-	*inherits = grown;
-	snprintf(grown[*n].key, sizeof(grown[*n].key), "%s", key);
-	grown[(*n)++].fd = fd;
-	return 0;
-}
-
 bool programs_are_kept(const struct manifest *m, const char *path)
 {
 	char name[NAME_BYTES];
@@ -366,7 +352,7 @@ int programs_for_restore(struct op *op, struct criu_inherit **inherits, size_t *
 		int fd = replace_program(op, root, &m->files[i], path);
 		if (fd == -EEXIST)
 			continue;
-		int r = fd < 0 ? fd : add_inherit(inherits, n, path, fd);
+		int r = externals_give(inherits, n, path, fd);
 		if (r < 0)
 			return brumate_fail(err, -r, "a copy of /%s: %m", path);
 	}

@@ -130,7 +130,7 @@ static const struct field process_fields[] = {
 };
 
 static const struct field external_fields[] = {
-	TEXT(struct manifest_external, "key", key),
+	PLAIN(struct manifest_external, "key", key, FIELD_STRING),
 	TEXT(struct manifest_external, "become", become),
 };
 

@@ -56,7 +56,7 @@ struct manifest_process {
 	pid_t ppid;
 	char comm[64];
 	bool gpu;	    /* had GPU state, which the driver saved into its memory */
-	bool stopped; /* stood still as its job was suspended: a restore makes it run on */
+	bool stopped;	    /* stood still as its job was suspended: a restore makes it run on */
 	uint64_t gpu_bytes; /* device memory it held */
 	uint64_t rss_bytes;
 };
@@ -122,7 +122,7 @@ struct manifest_filters {
 
 /** An fd of the job that leads outside its tree and is replaced at restore. @key: CRIU's name for it. */
 struct manifest_external {
-	char key[256];	 /* "pipe:[123]" or "tty[8803:6]" */
+	char *key;	 /* owned; "pipe:[123]", "tty[8803:6]", or a path */
 	char become[32]; /* "log", "null" or "tty" */
 };
 
@@ -138,11 +138,11 @@ struct manifest {
 		char name[MANIFEST_NAME_BYTES];
 		uid_t uid;
 		gid_t gid;
-		char **argv;  /* NULL-terminated, owned */
+		char **argv;   /* NULL-terminated, owned */
 		char **labels; /* "KEY=VALUE", NULL-terminated, owned; NULL: none */
-		char *cwd;    /* owned; NULL if not known */
-		char *log;    /* absolute path, owned; NULL if the job has none (managed by pid) */
-		char *rootfs; /* "/" today; owned; NULL if not known */
+		char *cwd;     /* owned; NULL if not known */
+		char *log;     /* absolute path, owned; NULL if the job has none (managed by pid) */
+		char *rootfs;  /* "/" today; owned; NULL if not known */
 		bool simulated; /* ran on the simulated GPU */
 		bool by_pid;	/* was given to `manage`, not started by brumate */
 		char started_as

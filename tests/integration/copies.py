@@ -70,6 +70,17 @@ def beside_the_one_that_runs(bed):
 
 
 @case
+def of_a_job_whose_log_has_a_long_path(bed):
+    place = os.path.join(bed.dir, *["d" * 200] * 3)
+    os.makedirs(place)
+    job, log = bed.counter(name="train", options=("--log", os.path.join(place, "log")))
+    checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    _, its_log = copied(bed, checkpoint, "fork")
+    its_log.goes_on()
+    log.goes_on()
+
+
+@case
 def two_of_one_checkpoint(bed):
     job, log = bed.counter()
     checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]

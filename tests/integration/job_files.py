@@ -14,6 +14,7 @@ import tempfile
 import textwrap
 
 from cases import (EXIT_BUSY, EXIT_FAILED, EXIT_UNSUPPORTED, NOBODY, STEPPING, as_user, case, expect, main, read_text)
+from harness import Log
 from users_jobs import children, saved_of_him, script_of_him
 
 TAKEN, GONE_ON = 5, 10
@@ -612,6 +613,51 @@ def long_memory_comes_back(bed):
     job, log = start(bed, stepping(setup, each))
     log.goes_on(TAKEN)
     comes_back_twice(bed, job, log)
+
+
+def output_with_a_long_path(bed):
+    """What a standard stream leads to CRIU is given by its path, here of some 700 bytes. Memory with such a name likewise."""
+    place = os.path.join(bed.dir, *["d" * 200] * 3)
+    os.makedirs(place)
+    out = os.path.join(place, "out")
+    open(out, "wb").close()
+    for path in (out, place, os.path.dirname(place), os.path.dirname(os.path.dirname(place))):
+        os.chown(path, *bed.owner())
+    memory = os.path.join("/dev/shm", f"brumate-{os.getpid()}-".ljust(250, "m"))
+    script = f"""
+import mmap, os, time
+out = open({out!r}, "wb", buffering=0); os.dup2(out.fileno(), 1); out.close()
+file = open({memory!r}, "w+b"); file.truncate(4096); shared = mmap.mmap(file.fileno(), 4096)
+n = 0
+while True:
+    n += 1
+    shared[:8] = n.to_bytes(8, "little")
+    print("step", n, "OK" if os.pread(file.fileno(), 8, 0) == n.to_bytes(8, "little") else "BAD"); time.sleep(0.01)
+"""
+    job = bed.run(["/usr/bin/python3", "-u", "-c", script])
+    log = Log(out)
+    log.wait_until(lambda text: log.last_step() > 1, "steps", 30)
+    for _ in range(2):
+        bed.operation("checkpoint", job)
+        before = log.last_step()
+        os.unlink(memory)
+        bed.operation("restore", job)
+        log.goes_on()
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(memory)
+    steps = [int(n) for n in re.findall(r"^step (\d+) OK$", log.text(), re.MULTILINE)]
+    expect(steps == list(range(1, len(steps) + 1)) and len(steps) > before, f"steps are missing: {steps[:20]} … {steps[-5:]}")
+
+
+@case
+def an_output_with_a_long_path(bed):
+    output_with_a_long_path(bed)
+
+
+@case
+@as_user
+def an_output_with_a_long_path_of_a_user(bed):
+    output_with_a_long_path(bed)
 
 
 @case

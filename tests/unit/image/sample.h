@@ -33,9 +33,9 @@ static inline void sample_lists(struct manifest *m)
 		(struct manifest_process){ 102, 101, "worker \xff", false, false, 0, 8192 };
 	m->externals = calloc(3, sizeof(*m->externals));
 	m->n_externals = 3;
-	m->externals[0] = (struct manifest_external){ "pipe:[123]", "log" };
-	m->externals[1] = (struct manifest_external){ "tty[8803:6]", "tty" };
-	m->externals[2] = (struct manifest_external){ "file[4:5]", "null" };
+	m->externals[0] = (struct manifest_external){ copy_string("pipe:[123]"), "log" };
+	m->externals[1] = (struct manifest_external){ copy_string("tty[8803:6]"), "tty" };
+	m->externals[2] = (struct manifest_external){ copy_string("file[4:5]"), "null" };
 	m->files = calloc(3, sizeof(*m->files));
 	m->n_files = 3;
 	m->files[0] =

@@ -60,7 +60,10 @@ static void check_lists(const struct manifest *a, const struct manifest *b)
 		CHECK(p->gpu_bytes == q->gpu_bytes && p->rss_bytes == q->rss_bytes);
 		CHECK_STR(q->comm, p->comm);
 	}
-	CHECK(!memcmp(b->externals, a->externals, a->n_externals * sizeof(*a->externals)));
+	for (size_t i = 0; i < a->n_externals; i++) {
+		CHECK_STR(b->externals[i].key, a->externals[i].key);
+		CHECK_STR(b->externals[i].become, a->externals[i].become);
+	}
 	for (size_t i = 0; i < a->n_files; i++) {
 		CHECK_STR(b->files[i].path, a->files[i].path);
 		CHECK(b->files[i].len_bytes == a->files[i].len_bytes);
@@ -347,8 +350,8 @@ static void test_missing_members(void)
 			continue;
 		json_object_del(object, key);
 		auto_free char *text = resealed(object);
-		bool known = strcmp(key, "huge_pages") && strcmp(key, "sequence") &&
-			     strcmp(key, "mac");
+		bool known =
+			strcmp(key, "huge_pages") && strcmp(key, "sequence") && strcmp(key, "mac");
 		int want = known ? -EBADMSG : 0;
 		CHECK(decode(text, strlen(text), &err) == want);
 	}
