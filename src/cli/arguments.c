@@ -46,6 +46,9 @@ const char *command_suggest(const char *name)
 
 	for (size_t i = 0; name[i] && i + 1 < sizeof(lower); i++)
 		lower[i] = (char)tolower((unsigned char)name[i]);
+	for (const struct former_command *f = former_commands; f->name; f++)
+		if (!strcmp(f->name, lower))
+			return f->now;
 	for (size_t i = 0; command_at(i); i++)
 		if (words_contain(command_at(i)->foreign, lower))
 			return command_at(i)->name;

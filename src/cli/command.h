@@ -66,6 +66,7 @@ enum option_id {
 	OPT_TIMESTAMPS,
 	OPT_LABEL,
 	OPT_WAKE,
+	OPT_REMOVE,
 	OPT_WATCH,
 	OPT_OCI,
 	OPT_BUNDLE,
@@ -147,6 +148,14 @@ struct edge_verb {
 /** main() of `brumate`, and of the programs of edges, which run @own (ends with NULL; may be NULL). */
 int command_main(int argc, char **argv, const struct edge_verb *own);
 
+/** A command of earlier versions, and what does the same now. */
+struct former_command {
+	const char *name, *now;
+};
+
+/** Ends with NULL. */
+extern const struct former_command former_commands[];
+
 /** Options of other tools, "" for an operand where we take none. The error says what to do instead. */
 struct foreign_option {
 	const char *command;
@@ -163,7 +172,8 @@ extern const struct option_spec help_option;
 /** By name or alias; NULL if there is none. */
 const struct command *command_find(const char *name);
 
-/** The command that @name means with other tools, or whose name is so near that a slip is likely; or NULL. */
+/** What does what @name did in an earlier version or does with other tools, or the command whose name is so near that a slip
+ * is likely; or NULL. */
 const char *command_suggest(const char *name);
 
 /**

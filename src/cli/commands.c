@@ -208,6 +208,7 @@ static const struct option_spec prune_options[] = {
 	END,
 };
 static const struct option_spec pin_options[] = {
+	FLAG(OPT_REMOVE, "remove", 0, "let them be removed again; takes full ids"),
 	DIR("look for it in DIR instead of the default place"),
 	END,
 };
@@ -308,8 +309,6 @@ static const struct command commands[] = {
 	  COMPLETES_NOTHING, NULL, prune_options, verb_prune },
 	{ "pin", NULL, NULL, "CHECKPOINT...", "protect checkpoints from removal", 1, -1, false,
 	  COMPLETES_CHECKPOINT, NULL, pin_options, verb_pin },
-	{ "unpin", NULL, NULL, "CHECKPOINT...", "undo pin", 1, -1, false, COMPLETES_CHECKPOINT,
-	  NULL, pin_options, verb_pin },
 	{ "gc", NULL, NULL, "", "remove leftovers of interrupted checkpoints", 0, 0, false,
 	  COMPLETES_NOTHING, NULL, gc_options, verb_gc },
 	{ "doctor", NULL, "check diagnose", "",
@@ -335,6 +334,11 @@ const struct command *command_at(size_t i)
 		return &commands[i];
 	return others ? others[i - OWN] : NULL;
 }
+
+const struct former_command former_commands[] = {
+	{ "unpin", "pin --remove" },
+	{ NULL, NULL },
+};
 
 const struct foreign_option foreign_options[] = {
 	{ "run", "-d --detach --background",

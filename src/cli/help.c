@@ -78,9 +78,11 @@ int verb_help(const struct invocation *in, struct brumate_error *err)
 	const struct command *command = command_find(in->operands[0]);
 	if (!command) {
 		brumate_fail(err, EINVAL, "unknown command \"%s\"", in->operands[0]);
-		if (command_suggest(in->operands[0]))
-			brumate_hint(err, "did you mean `brumate help %s`?",
-				     command_suggest(in->operands[0]));
+		const char *meant = command_suggest(in->operands[0]);
+
+		if (meant)
+			brumate_hint(err, "did you mean `brumate help %.*s`?",
+				     (int)strcspn(meant, " "), meant);
 		else
 			brumate_hint(err, "`brumate help` lists the commands");
 		return -EINVAL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* `brumate run`, `kill`, `rm`, `pin`, `unpin`, `manage` and `release`: jobs begin and end, and what is removed. */
+/* `brumate run`, `kill`, `rm`, `pin`, `manage` and `release`: jobs begin and end, and what is removed. */
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/output.h"
@@ -278,8 +278,7 @@ static int pin_one(const struct invocation *in, json_t *parameters, const char *
 	int r = add_string(parameters, "checkpoint", word, err);
 
 	if (r == 0)
-		r = client_ask(strcmp(in->command->name, "pin") ? "Unpin" : "Pin", parameters,
-			       &reply, err);
+		r = client_ask(in->values[OPT_REMOVE] ? "Unpin" : "Pin", parameters, &reply, err);
 	if (r == 0)
 		puts(text_of(reply, "checkpoint"));
 	return r;

@@ -99,7 +99,7 @@ int pin_refuse(int store_fd, const char *id, struct brumate_error *err)
 	if (r < 0)
 		return brumate_fail(err, -r, "checkpoint %s: is it pinned? %s", id, strerror(-r));
 	brumate_fail(err, EBUSY, "checkpoint %s: pinned", id);
-	brumate_hint(err, "unpin it first: brumate unpin %s", id);
+	brumate_hint(err, "unpin it first: brumate pin --remove %s", id);
 	return -EBUSY;
 }
 
