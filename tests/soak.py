@@ -337,7 +337,7 @@ class Round:
 
     def look(self, rng, subject):
         found = self.checkpoints()
-        words = [("ps",), ("ls",), ("inspect", subject.id), ("doctor", "--job", subject.id), ("gc",)]
+        words = [("ps",), ("ls",), ("inspect", subject.id), ("doctor", "--job", subject.id), ("prune", "--leftovers")]
         if found:
             words += [("verify", rng.choice(found)), ("diff", rng.choice(found), rng.choice(found))]
         self.command(*rng.choice(words))
@@ -653,7 +653,7 @@ class Round:
                 self.reckon_job(subject)
         self.reckon_store()
         if self.removals_fail:
-            self.command("gc")
+            self.command("prune", "--leftovers")
         lines = promises.broken(self.bed.places(), 20)
         for line in lines:
             self.wrong(line)

@@ -67,6 +67,7 @@ enum option_id {
 	OPT_LABEL,
 	OPT_WAKE,
 	OPT_REMOVE,
+	OPT_LEFTOVERS,
 	OPT_WATCH,
 	OPT_OCI,
 	OPT_BUNDLE,
@@ -215,7 +216,6 @@ int verb_verify(const struct invocation *in, struct brumate_error *err);
 int verb_rehearse(const struct invocation *in, struct brumate_error *err);
 int verb_diff(const struct invocation *in, struct brumate_error *err);
 int verb_prune(const struct invocation *in, struct brumate_error *err);
-int verb_gc(const struct invocation *in, struct brumate_error *err);
 int verb_export(const struct invocation *in, struct brumate_error *err);
 int verb_import(const struct invocation *in, struct brumate_error *err);
 int verb_push(const struct invocation *in, struct brumate_error *err);

@@ -201,6 +201,8 @@ static const struct option_spec prune_options[] = {
 	ONE_JOB("only checkpoints of this job, by id or name"),
 	KEEP_LAST("keep the newest N of each job"),
 	KEEP_WITHIN("keep those younger than TIME"),
+	FLAG(OPT_LEFTOVERS, "leftovers", 0,
+	     "remove what interrupted checkpoints, imports and pulls left, nothing else"),
 	FLAG(OPT_DRY_RUN, "dry-run", 0, "show what would be removed, without removing it"),
 	YES,
 	DIR("prune DIR instead of the default place"),
@@ -210,10 +212,6 @@ static const struct option_spec prune_options[] = {
 static const struct option_spec pin_options[] = {
 	FLAG(OPT_REMOVE, "remove", 0, "let them be removed again; takes full ids"),
 	DIR("look for it in DIR instead of the default place"),
-	END,
-};
-static const struct option_spec gc_options[] = {
-	DIR("sweep DIR instead of the default place"),
 	END,
 };
 static const struct option_spec export_options[] = {
@@ -309,8 +307,6 @@ static const struct command commands[] = {
 	  COMPLETES_NOTHING, NULL, prune_options, verb_prune },
 	{ "pin", NULL, NULL, "CHECKPOINT...", "protect checkpoints from removal", 1, -1, false,
 	  COMPLETES_CHECKPOINT, NULL, pin_options, verb_pin },
-	{ "gc", NULL, NULL, "", "remove leftovers of interrupted checkpoints", 0, 0, false,
-	  COMPLETES_NOTHING, NULL, gc_options, verb_gc },
 	{ "doctor", NULL, "check diagnose", "",
 	  "check this machine, or whether a job can be checkpointed", 0, 0, false,
 	  COMPLETES_NOTHING, NULL, doctor_options, verb_doctor },
@@ -336,6 +332,7 @@ const struct command *command_at(size_t i)
 }
 
 const struct former_command former_commands[] = {
+	{ "gc", "prune --leftovers" },
 	{ "unpin", "pin --remove" },
 	{ NULL, NULL },
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * `brumate verify`, `prune` and `gc`: the care of checkpoints. They check every byte and every file, remove checkpoints
+ * `brumate verify` and `prune`: the care of checkpoints. They check every byte and every file, remove checkpoints
  * by a rule, and remove what interrupted writers left.
  */
 #include "cli/arguments.h"
@@ -115,7 +115,7 @@ int verb_verify(const struct invocation *in, struct brumate_error *err)
 	return -EBADMSG;
 }
 
-/* ---- prune and gc ---- */
+/* ---- prune ---- */
 
 static void print_remarks(json_t *remarks, const char *what)
 {
@@ -156,8 +156,29 @@ static int ask_to_prune(json_t *p, struct brumate_error *err)
 		       : brumate_fail(err, ECANCELED, "prune: nothing was removed");
 }
 
+static int remove_leftovers(const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_object(), *reply = NULL;
+	int r = in->values[OPT_KEEP_LAST] || in->values[OPT_KEEP_WITHIN] || in->values[OPT_JOB] ||
+				in->values[OPT_DRY_RUN]
+			? brumate_fail(err, EINVAL, "prune: --leftovers goes with no rule")
+			: add_path(p, "dir", in->values[OPT_DIR], err);
+
+	if (r == 0)
+		r = client_ask("Sweep", p, &reply, err);
+	if (r < 0)
+		return r;
+	if (wants_json(in))
+		return print_json(reply, err);
+	printf("%" JSON_INTEGER_FORMAT "\n", json_integer_value(json_object_get(reply, "swept")));
+	return 0;
+}
+
 int verb_prune(const struct invocation *in, struct brumate_error *err)
 {
+	if (in->values[OPT_LEFTOVERS])
+		return remove_leftovers(in, err);
+
 	auto_json json_t *p = json_object(), *reply = NULL;
 	bool asks = !in->values[OPT_YES] && !in->values[OPT_DRY_RUN] && can_ask();
 	int r = add_retention(p, in, err);
@@ -185,17 +206,4 @@ int verb_prune(const struct invocation *in, struct brumate_error *err)
 	print_remarks(json_object_get(reply, "damaged"), "damaged, kept");
 	print_ids(stdout, json_object_get(reply, "removed"));
 	return 0;
-}
-
-int verb_gc(const struct invocation *in, struct brumate_error *err)
-{
-	auto_json json_t *p = json_object(), *reply = NULL;
-	int r = add_path(p, "dir", in->values[OPT_DIR], err);
-
-	if (r == 0)
-		r = client_ask("Sweep", p, &reply, err);
-	if (r == 0)
-		printf("%" JSON_INTEGER_FORMAT "\n",
-		       json_integer_value(json_object_get(reply, "swept")));
-	return r;
 }

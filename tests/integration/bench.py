@@ -106,7 +106,7 @@ def killed_while_its_job_is_on_disk(bed):
 @case
 def killed_with_its_shim(bed):
     """What is left the next gc, and the next benchmark, end."""
-    for cleaner in (("gc",), ONCE):
+    for cleaner in (("prune", "--leftovers"), ONCE):
         bench = bed.spawn(*SMALL)
         wait_until(lambda: any(job["state"] == "suspended" for job in bed.list("ps", "jobs")) or
                    bench.process.poll() is not None, "a suspended job", 60)  # noqa: B023

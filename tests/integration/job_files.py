@@ -529,12 +529,12 @@ def what_was_removed_comes_back_to_a_user(bed):
         places.remove()
         comes_back_twice(bed, job, log)
         kept = os.path.join(bed.own["BRUMATE_STATE_DIR"], "programs")
-        expect(bed.ok("gc").out == "0\n" and names_in(kept) == ["data", "library.so", "python"], f"{names_in(kept)}")
+        expect(bed.ok("prune", "--leftovers").out == "0\n" and names_in(kept) == ["data", "library.so", "python"], f"{names_in(kept)}")
         shutil.rmtree(kept)  # as on another machine
         checkpoint = bed.operation("checkpoint", job)["checkpoint"]
         restored(bed, job, log, checkpoint)
         bed.end(job)
-        expect(bed.ok("gc").out == "3\n" and not os.listdir(kept), f"nobody uses them: {names_in(kept)}")
+        expect(bed.ok("prune", "--leftovers").out == "3\n" and not os.listdir(kept), f"nobody uses them: {names_in(kept)}")
         restored(bed, job, log, checkpoint)  # which has them all
 
 

@@ -188,7 +188,7 @@ def prune_and_gc_beside_others(bed):
             expect(".under-way.partial" in bed.partials(), f"{bed.partials()}")
             # The new checkpoint swept the store before it began.
             os.makedirs(partial, 0o700, exist_ok=True)
-            swept = bed.ok("gc")
+            swept = bed.ok("prune", "--leftovers")
             expect(swept.out == "1\n", swept.why())
             expect(bed.partials() == [".under-way.partial"], f"gc left {bed.partials()}")
             result = bed.ok("prune", "--keep-last", "1")
@@ -197,7 +197,7 @@ def prune_and_gc_beside_others(bed):
         expect(code == 0, f"exit {code}: {err}")
     finally:
         holder.communicate()
-    expect(bed.ok("gc").out == "0\n", "something was left")
+    expect(bed.ok("prune", "--leftovers").out == "0\n", "something was left")
     expect(sorted(bed.checkpoints()) == ["held", "new", "under-way"], f"{bed.checkpoints()}")
     bed.expect_whole(job, log)
     come_back(bed, job, log, "under-way")
@@ -208,7 +208,7 @@ def gc_beside_a_restore(bed):
     job, log = saved(bed, "a")
     bed.ok("checkpoint", job, "--name", "b")
     with bed.held_at("restore.criu.begin", "restore", "b") as restoring:
-        expect(bed.ok("gc").out == "0\n", "gc took something")
+        expect(bed.ok("prune", "--leftovers").out == "0\n", "gc took something")
         bed.refused(6, "would be restored from it", "rm", "--checkpoint", "b")
         result = bed.ok("prune", "--keep-within", "1ms")
         expect(result.out == "a\n" and "kept b" in result.err, result.why())
@@ -364,11 +364,11 @@ def an_import_that_is_killed(bed):
         command.stdin.write(file.read(MIB))
         command.stdin.flush()
     wait_until(lambda: os.path.isdir(store) and bed.partials(store), "the partial directory")
-    expect(bed.ok("gc", "--dir", store).out == "0\n", "gc took one that is being written")
+    expect(bed.ok("prune", "--leftovers", "--dir", store).out == "0\n", "gc took one that is being written")
     command.kill()
     command.wait(10)
     expect(bed.partials(store) == [".half.partial"], f"{bed.partials(store)}")
-    expect(bed.ok("gc", "--dir", store).out == "1\n" and not os.listdir(store), f"{os.listdir(store)}")
+    expect(bed.ok("prune", "--leftovers", "--dir", store).out == "1\n" and not os.listdir(store), f"{os.listdir(store)}")
     bed.ok("import", path, "--dir", store)
     command = subprocess.Popen([bed.brumate, "import", "--dir", os.path.join(bed.dir, "third")], stdin=subprocess.PIPE,
                                stderr=subprocess.PIPE, env=bed.command_env())

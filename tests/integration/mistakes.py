@@ -15,7 +15,7 @@ def a_store_that_does_not_exist(bed):
     with open(file, "w", encoding="utf-8"):
         pass
     expect(bed.ok("ls").out.count("\n") == 1, "the usual store, which the first checkpoint makes, is an error")
-    for args in (("ls",), ("verify", "--all"), ("prune", "--keep-last", "1"), ("gc",), ("inspect", "x"), ("rm", "x"),
+    for args in (("ls",), ("verify", "--all"), ("prune", "--keep-last", "1"), ("prune", "--leftovers"), ("inspect", "x"), ("rm", "x"),
                  ("export", "x"), ("diff", "x", "y"), ("restore", "x"), ("push", "x", "s3://bucket/prefix")):
         env = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x"}
         bed.refused(EXIT_NOT_FOUND, f"{nowhere} does not exist", *args, "--dir", nowhere, env=env)
@@ -76,8 +76,8 @@ def a_name_is_looked_at_before_the_object_store(bed):
 def a_configuration_that_does_not_exist(bed):
     os.unlink(bed.own["BRUMATE_CONFIG"])
     bed.refused(EXIT_NOT_FOUND, "BRUMATE_CONFIG=.*brumate.conf: No such file", "ps")
-    for verb in ("ps", "ls", "gc"):
-        bed.ok(verb, env={"BRUMATE_CONFIG": "/dev/null"})
+    for words in (("ps",), ("ls",), ("prune", "--leftovers")):
+        bed.ok(*words, env={"BRUMATE_CONFIG": "/dev/null"})
     for words in (("version",), ("help", "run"), ("completion", "bash")):
         bed.ok(*words)
     bed.refused(EXIT_FAILED, "BRUMATE_CONFIG=/: Is a directory", "ps", env={"BRUMATE_CONFIG": "/"})

@@ -118,7 +118,7 @@ def what_is_pinned_stays(bed):
     expect("pinned)" in next(row for row in bed.ok("ls").out.splitlines() if row.startswith("one ")), "not in the table")
     bed.ok("verify", "one")
     expect(bed.ok("prune", "--keep-last", "2").out == "two\n", "one counts, or is gone")
-    expect(bed.ok("gc").out == "0\n" and bed.checkpoints() == ["one", "three", "four"], f"{bed.checkpoints()}")
+    expect(bed.ok("prune", "--leftovers").out == "0\n" and bed.checkpoints() == ["one", "three", "four"], f"{bed.checkpoints()}")
     bed.refused(2, "expected the whole id", "pin", "--remove", "on")
     bed.refused(3, "no checkpoint nosuch", "pin", "nosuch")
     flip(os.path.join(image(bed, "one"), "manifest.json"), 40)
@@ -128,7 +128,7 @@ def what_is_pinned_stays(bed):
     bed.ok("kill", job)
     bed.refused(6, "pinned", "rm", "four")
     os.rename(image(bed, "four"), os.path.join(bed.dir, "elsewhere"))
-    expect(bed.ok("gc").out == "1\n" and not os.path.exists(mark("four")), "the mark of one that is gone stays")
+    expect(bed.ok("prune", "--leftovers").out == "1\n" and not os.path.exists(mark("four")), "the mark of one that is gone stays")
 
 
 @case
@@ -143,7 +143,7 @@ def what_cannot_be_removed_is_gone_all_the_same(bed):
         expect(re.search("what is left of it is removed later: .*Input/output error", result.err), result.why())
         bed.refused(3, "", *words)
     bed.jobs.remove(job)
-    bed.ok("gc")
+    bed.ok("prune", "--leftovers")
     expect(not bed.partials(), f"it is still there: {bed.partials()}")
 
 

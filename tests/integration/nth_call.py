@@ -72,7 +72,7 @@ class Subject:
             bed.ok("restore", self.job)
         bed.expect_state(self.job, "running")
         self.log.goes_on()
-        bed.ok("gc")  # what could not be removed goes with the next sweep
+        bed.ok("prune", "--leftovers")  # what could not be removed goes with the next sweep
         bed.keeps_promises(30)
         for checkpoint in bed.checkpoints():
             bed.ok("verify", checkpoint)

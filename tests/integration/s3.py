@@ -548,7 +548,7 @@ def pull_goes_on(bed, server):
     server.fault("GET", "/f5", "status")
     bed.cli("pull", PLACE + "/long", env=one)
     expect(bed.partials() == [".long.pulling"], f"left: {bed.partials()}")
-    bed.ok("gc")
+    bed.ok("prune", "--leftovers")
     expect(bed.partials() == [], f"left after gc: {bed.partials()}")
 
 

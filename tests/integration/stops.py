@@ -231,7 +231,7 @@ class Subject:
                 self.start()
         else:
             expect(alive, f"the job is {bed.state(self.job)}: {bed.job(self.job)['message']}: {self.log.tail()}")
-        bed.ok("gc")
+        bed.ok("prune", "--leftovers")
         bed.keeps_promises(30)
         for checkpoint in bed.checkpoints():
             bed.ok("verify", checkpoint)

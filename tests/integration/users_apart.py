@@ -53,7 +53,7 @@ def another_users_job_cannot_be_reached(bed):
             expect_nothing_given_away(result, *secrets)
         for args in (("restore", checkpoint), ("inspect", "--restore", checkpoint), ("verify", checkpoint),
                      ("rm", "--checkpoint", os.path.basename(checkpoint), "--dir", bed.store()), ("ls", "--dir", bed.store()),
-                     ("checkpoint", "--pid", pid, "--dir", bed.store()), ("gc", "--dir", bed.store())):
+                     ("checkpoint", "--pid", pid, "--dir", bed.store()), ("prune", "--leftovers", "--dir", bed.store())):
             result = other.cli(*args)
             expect(result.code != 0, f"it can be done: {result.why()}")
             expect_nothing_given_away(result, job, "counter")

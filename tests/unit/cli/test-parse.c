@@ -129,6 +129,7 @@ static void check_names(void)
 	CHECK_STR(command_suggest("freeze"), "suspend");
 	CHECK_STR(command_suggest("thaw"), "resume");
 	CHECK_STR(command_suggest("unpin"), "pin --remove");
+	CHECK_STR(command_suggest("gc"), "prune --leftovers");
 	CHECK_STR(command_suggest("unfreeze"), "resume");
 	CHECK_STR(command_find("dump")->name, "checkpoint");
 	CHECK(!command_find("un"));
