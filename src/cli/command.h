@@ -198,7 +198,6 @@ int completion_print(const char *shell, struct brumate_error *err);
 int verb_run(const struct invocation *in, struct brumate_error *err);
 int verb_ps(const struct invocation *in, struct brumate_error *err);
 int verb_logs(const struct invocation *in, struct brumate_error *err);
-int verb_attach(const struct invocation *in, struct brumate_error *err);
 int verb_events(const struct invocation *in, struct brumate_error *err);
 int verb_wait(const struct invocation *in, struct brumate_error *err);
 int verb_kill(const struct invocation *in, struct brumate_error *err);

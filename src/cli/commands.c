@@ -33,7 +33,7 @@ static const struct option_spec ps_options[] = {
 	END,
 };
 static const struct option_spec logs_options[] = {
-	FOLLOW("keep showing new output until the job ends"),
+	FOLLOW("keep showing new output until the job ends; exit as it does"),
 	VALUE(OPT_TAIL, "tail", 'n', "N", COMPLETES_NOTHING, "start with the last N lines"),
 	SINCE("only output since TIME: 2h for two hours ago, or a date and time"),
 	FLAG(OPT_TIMESTAMPS, "timestamps", 0, "show when each line was written"),
@@ -253,8 +253,6 @@ static const struct command commands[] = {
 	  NULL, ps_options, verb_ps },
 	{ "logs", NULL, "output tail", "JOB", "show the output of a job", 1, 1, false,
 	  COMPLETES_JOB, NULL, logs_options, verb_logs },
-	{ "attach", NULL, NULL, "JOB", "follow a job's output; exit as it does", 1, 1, false,
-	  COMPLETES_JOB, NULL, no_options, verb_attach },
 	{ "events", NULL, "history", "[JOB...]", "show what happened to jobs", 0, -1, false,
 	  COMPLETES_JOB, NULL, events_options, verb_events },
 	{ "wait", NULL, NULL, "JOB", "wait for a job to end; exit as it did", 1, 1, false,
@@ -332,6 +330,7 @@ const struct command *command_at(size_t i)
 }
 
 const struct former_command former_commands[] = {
+	{ "attach", "logs --follow" },
 	{ "gc", "prune --leftovers" },
 	{ "unpin", "pin --remove" },
 	{ NULL, NULL },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * `brumate logs`, `attach` and `wait`: what a job says, and how it ends. One thread waits for the job's end, the
+ * `brumate logs` and `wait`: what a job says, and how it ends. One thread waits for the job's end, the
  * main one copies the log as inotify tells of its growth. The log is read to its end after the job has ended, so
  * that nothing of it is missed.
  */
@@ -347,14 +347,21 @@ static int job_exit_status(json_t *job, struct brumate_error *err)
 	return -ECHILD;
 }
 
-int follow_to_end(json_t *job, off_t offset, enum follow_signals signals, struct brumate_error *err)
+/* follow_to_end(), with the times of lines where @marks_path is not NULL. */
+static int follow_with_times(json_t *job, off_t offset, const char *marks_path,
+			     enum follow_signals signals, struct brumate_error *err)
 {
 	auto_json json_t *ended = NULL;
-	int r = follow_job(job, offset, NULL, signals, &ended, err);
+	int r = follow_job(job, offset, marks_path, signals, &ended, err);
 
 	if (r == FOLLOW_DETACHED)
 		return EXIT_OK;
 	return r < 0 ? r : job_exit_status(ended, err);
+}
+
+int follow_to_end(json_t *job, off_t offset, enum follow_signals signals, struct brumate_error *err)
+{
+	return follow_with_times(job, offset, NULL, signals, err);
 }
 
 /* ---- the commands ---- */
@@ -362,15 +369,6 @@ int follow_to_end(json_t *job, off_t offset, enum follow_signals signals, struct
 static const char *log_of(json_t *job)
 {
 	return json_string_value(json_object_get(job, "log"));
-}
-
-static int follow_quietly(json_t *job, off_t offset, const char *marks_path,
-			  struct brumate_error *err)
-{
-	auto_json json_t *ended = NULL;
-	int r = follow_job(job, offset, marks_path, FOLLOW_DETACHES, &ended, err);
-
-	return r < 0 ? r : EXIT_OK;
 }
 
 /* Where the last @n_lines lines of the first @size bytes begin; one without its end counts. Read from there: logs are
@@ -475,19 +473,8 @@ int verb_logs(const struct invocation *in, struct brumate_error *err)
 	if (r < 0)
 		return r;
 	const char *times = in->values[OPT_TIMESTAMPS] ? marks_path : NULL;
-	return in->values[OPT_FOLLOW] ? follow_quietly(job, start, times, err)
+	return in->values[OPT_FOLLOW] ? follow_with_times(job, start, times, FOLLOW_DETACHES, err)
 				      : show_log(log_of(job), start, end, times, err);
-}
-
-int verb_attach(const struct invocation *in, struct brumate_error *err)
-{
-	auto_json json_t *reply = NULL;
-	int r = client_ask_about("Status", "job", in->operands[0], &reply, err);
-	if (r < 0)
-		return r;
-
-	json_t *job = json_object_get(reply, "job");
-	return follow_to_end(job, log_size(log_of(job)), FOLLOW_DETACHES, err);
 }
 
 /* A fd that becomes readable after @timeout_ms. */

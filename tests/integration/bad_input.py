@@ -21,7 +21,7 @@ from cases import MIB, Bed, Log, Skipped, case, expect, main, process_start, run
 @case
 def unknown_jobs(bed):
     for args in (("suspend", "nosuch"), ("resume", "nosuch"), ("checkpoint", "nosuch"), ("restore", "nosuch"),
-                 ("wait", "nosuch"), ("logs", "nosuch"), ("attach", "nosuch"), ("kill", "nosuch"), ("rm", "nosuch"),
+                 ("wait", "nosuch"), ("logs", "nosuch"), ("kill", "nosuch"), ("rm", "nosuch"),
                  ("inspect", "nosuch"), ("doctor", "--job", "nosuch"), ("rm", "--checkpoint", "nosuch")):
         bed.refused(3, "nosuch", *args)
     expect(not bed.list("ps", "jobs") and not bed.checkpoints(), "a refusal left something")

@@ -72,13 +72,13 @@ def attach_passes_signals_on(bed):
 def attach_later_and_wait(bed):
     job, log = bed.counter("late")
     follower = bed.spawn("logs", "--follow", job)
-    attached = bed.spawn("attach", job)
+    attached = bed.spawn("logs", "--follow", "--tail", "0", job)
     waiting = bed.spawn("wait", job)
     late = bed.cli("wait", "--timeout", "200ms", job)
     expect(late.code == 124, late.why())
     log.goes_on()
     bed.ok("kill", "--signal", "USR1", job)
-    for command, want in ((follower, 0), (attached, 138), (waiting, 138)):
+    for command, want in ((follower, 138), (attached, 138), (waiting, 138)):
         code, _, err = command.end()
         expect(code == want, f"{command.argv[1:]}: exit {code}, expected {want}: {err}")
     expect(bed.job(job)["exit_code"] == 138, "the job's exit code is not that of SIGUSR1")

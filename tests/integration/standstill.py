@@ -79,7 +79,7 @@ def a_job_ends_without_its_shim(bed):
 def a_wait_is_for_the_job(bed):
     """However long the shim stands still meanwhile, as one does in the cgroup of a job that Slurm has suspended."""
     job, log = bed.counter()
-    waiting, attached = bed.spawn("wait", job), bed.spawn("attach", job)
+    waiting, attached = bed.spawn("wait", job), bed.spawn("logs", "--follow", job)
     with stopped(bed.shim(job)):
         in_time(bed, 2 + SPARE_S, 6, "was stopped by a signal", "doctor", "--job", job)
         expect(waiting.process.poll() is None and attached.process.poll() is None, "it waited no longer than others do")

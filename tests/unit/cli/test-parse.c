@@ -87,7 +87,7 @@ static void check_refusals(void)
 {
 	char typo[] = "checkpoint --leave-runing job", unknown[] = "ps --zzzzzzzzz",
 	     letter[] = "ps -z";
-	char no_value[] = "run --name", too_much[] = "attach a b", missing[] = "release";
+	char no_value[] = "run --name", too_much[] = "logs a b", missing[] = "release";
 	char no_value_wanted[] = "ps --quiet=1", word[] = "ps --format xml";
 
 	check_refused(typo, "checkpoint: unknown option --leave-runing",
@@ -95,7 +95,7 @@ static void check_refusals(void)
 	check_refused(unknown, "ps: unknown option --zzzzzzzzz", "see `brumate ps --help`");
 	check_refused(letter, "ps: unknown option -z", "see `brumate ps --help`");
 	check_refused(no_value, "run: --name needs a value: NAME", "see `brumate run --help`");
-	check_refused(too_much, "attach: unexpected operand \"b\"", "see `brumate attach --help`");
+	check_refused(too_much, "logs: unexpected operand \"b\"", "see `brumate logs --help`");
 	check_refused(missing, "release: missing operand, expected JOB...",
 		      "see `brumate release --help`");
 	check_refused(no_value_wanted, "ps: --quiet takes no value", "see `brumate ps --help`");
@@ -129,6 +129,7 @@ static void check_names(void)
 	CHECK_STR(command_suggest("freeze"), "suspend");
 	CHECK_STR(command_suggest("thaw"), "resume");
 	CHECK_STR(command_suggest("unpin"), "pin --remove");
+	CHECK_STR(command_suggest("attach"), "logs --follow");
 	CHECK_STR(command_suggest("gc"), "prune --leftovers");
 	CHECK_STR(command_suggest("unfreeze"), "resume");
 	CHECK_STR(command_find("dump")->name, "checkpoint");
