@@ -86,7 +86,7 @@ static void hint_help(const struct command *c, struct brumate_error *err)
 static bool hint_foreign(const struct command *c, const char *option, struct brumate_error *err)
 {
 	for (const struct foreign_option *f = foreign_options; f->command; f++) {
-		if (strcmp(f->command, c->name) != 0 ||
+		if ((*f->command && strcmp(f->command, c->name) != 0) ||
 		    (strcmp(f->options, option) != 0 && !words_contain(f->options, option)))
 			continue;
 		brumate_hint(err, "%s", f->hint);
@@ -637,7 +637,7 @@ int add_target(json_t *parameters, const struct invocation *in, struct brumate_e
 	int ways = (in->n_operands > 0) + !!in->values[OPT_PID] + !!in->values[OPT_CONTAINER];
 
 	if (ways != 1) {
-		brumate_fail(err, EINVAL, "%s: expected one of JOB, --all, --latest%s and --pid",
+		brumate_fail(err, EINVAL, "%s: expected one of JOB, --all%s and --pid",
 			     in->command->name, may_be_container ? ", --container" : "");
 		brumate_hint(err, "`brumate ps` lists the jobs");
 		return -EINVAL;

@@ -59,7 +59,6 @@ enum option_id {
 	OPT_SORT,
 	OPT_ALLOW_UNAUTHENTICATED,
 	OPT_RESTORE,
-	OPT_LATEST,
 	OPT_SINCE,
 	OPT_TAIL,
 	OPT_SELF,
@@ -159,7 +158,7 @@ extern const struct former_command former_commands[];
 
 /** Options of other tools, "" for an operand where we take none. The error says what to do instead. */
 struct foreign_option {
-	const char *command;
+	const char *command; /* "": any */
 	const char *options; /* separated by spaces */
 	const char *hint;
 };

@@ -52,7 +52,6 @@ static const struct option_spec wait_options[] = {
 };
 static const struct option_spec kill_options[] = {
 	ALL_OF("jobs that are alive"),
-	LATEST,
 	VALUE(OPT_SIGNAL, "signal", 's', "SIGNAL", COMPLETES_SIGNAL,
 	      "send only this signal (default: TERM, then KILL)"),
 	VALUE(OPT_GRACE, "grace", 0, "TIME", COMPLETES_NOTHING,
@@ -72,7 +71,6 @@ static const struct option_spec manage_options[] = {
 };
 static const struct option_spec suspend_options[] = {
 	ALL_OF("running jobs"),
-	LATEST,
 	PID("a process instead of a job"),
 	CONTAINER,
 	FLAG(OPT_PARK, "park", 0, "leave its device memory on the GPU, detached from the job"),
@@ -88,7 +86,6 @@ static const struct option_spec suspend_options[] = {
 };
 static const struct option_spec resume_options[] = {
 	ALL_OF("suspended jobs"),
-	LATEST,
 	PID("a process instead of a job"),
 	CONTAINER,
 	KEEP_COPY,
@@ -100,7 +97,6 @@ static const struct option_spec resume_options[] = {
 };
 static const struct option_spec checkpoint_options[] = {
 	ALL_OF("running or suspended jobs"),
-	LATEST,
 	PID("a process instead of a job"),
 	CONTAINER,
 	OUTPUT("with --container: the archive to write"),
@@ -337,6 +333,8 @@ const struct former_command former_commands[] = {
 };
 
 const struct foreign_option foreign_options[] = {
+	{ "", "--latest -l",
+	  "`brumate ps -q` lists all, the latest last; the name of a job means one of them" },
 	{ "run", "-d --detach --background",
 	  "a job runs in the background anyway; --attach shows its output" },
 	{ "run", "-i -t --interactive --tty", "a job has no terminal; --attach shows its output" },

@@ -51,7 +51,6 @@
 #define KEEP_WITHIN(what) VALUE(OPT_KEEP_WITHIN, "keep-within", 0, "TIME", COMPLETES_NOTHING, what)
 #define YES		  FLAG(OPT_YES, "yes", 'y', "do not ask on a terminal")
 #define ALL_OF(what)	  FLAG(OPT_ALL, "all", 'a', "all " what)
-#define LATEST		  FLAG(OPT_LATEST, "latest", 'l', "the latest of these only")
 #define ATTACH \
 	FLAG(OPT_ATTACH, "attach", 'a', "show the output and pass on signals and the exit status")
 #define FOLLOW(what)  FLAG(OPT_FOLLOW, "follow", 'f', what)

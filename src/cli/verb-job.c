@@ -164,7 +164,7 @@ static int kill_each(const struct invocation *in, json_t *parameters, struct bru
 			       "restoring",
 			       "alive", err);
 
-	if (r == 0 && !in->n_operands && !in->values[OPT_ALL] && !in->values[OPT_LATEST]) {
+	if (r == 0 && !in->n_operands && !in->values[OPT_ALL]) {
 		brumate_fail(err, EINVAL, "kill: missing operand, expected JOB...");
 		brumate_hint(err, "see `brumate kill --help`");
 		return -EINVAL;

@@ -18,7 +18,7 @@
 #include "job/request.h"
 #include "store/source.h"
 
-/* ---- jobs that --all or --latest means ---- */
+/* ---- jobs that --all means ---- */
 
 void several_fini(struct several *s)
 {
@@ -29,28 +29,14 @@ void several_fini(struct several *s)
 
 static int check_alone(const struct invocation *in, struct brumate_error *err)
 {
-	int ways = (in->n_operands > 0) + !!in->values[OPT_PID] + !!in->values[OPT_CONTAINER] +
-		   !!in->values[OPT_ALL] + !!in->values[OPT_LATEST];
+	const char *other = in->n_operands		? "the name of a job"
+			    : in->values[OPT_PID]	? "--pid"
+			    : in->values[OPT_CONTAINER] ? "--container"
+							: NULL;
 
-	return ways == 1
-		       ? 0
-		       : brumate_fail(err, EINVAL, "%s: %s cannot be combined with %s",
-				      in->command->name, in->values[OPT_ALL] ? "--all" : "--latest",
-				      in->values[OPT_ALL] && in->values[OPT_LATEST] ? "--latest"
-				      : in->n_operands	    ? "the name of a job"
-				      : in->values[OPT_PID] ? "--pid"
-							    : "--container");
-}
-
-static int fail_none(const struct invocation *in, const char *choice, struct brumate_error *err)
-{
-	if (in->values[OPT_ALL]) {
-		fprintf(stderr, "%s: nothing to do: no job is %s\n", in->command->name, choice);
-		return 0;
-	}
-	brumate_fail(err, ENOENT, "%s: no job is %s", in->command->name, choice);
-	brumate_hint(err, "`brumate ps` lists the jobs");
-	return -ENOENT;
+	return other ? brumate_fail(err, EINVAL, "%s: --all cannot be combined with %s",
+				    in->command->name, other)
+		     : 0;
 }
 
 /* The ids of the jobs that are in one of @states, oldest first. Returns how many. */
@@ -68,7 +54,7 @@ static size_t pick_words(char **ret, json_t *jobs, const char *states)
 int several_choose(struct several *ret, struct invocation *in, const char *states,
 		   const char *choice, struct brumate_error *err)
 {
-	if (!in->values[OPT_ALL] && !in->values[OPT_LATEST])
+	if (!in->values[OPT_ALL])
 		return 0;
 	int r = check_alone(in, err);
 	if (r == 0)
@@ -80,11 +66,11 @@ int several_choose(struct several *ret, struct invocation *in, const char *state
 	ret->words = calloc(json_array_size(jobs) + 1, sizeof(*ret->words));
 	if (!ret->words)
 		return brumate_fail(err, ENOMEM, "%m");
-	size_t n = pick_words(ret->words, jobs, states);
-	size_t skipped = in->values[OPT_LATEST] && n ? n - 1 : 0;
-	in->operands = ret->words + skipped;
-	in->n_operands = (int)(n - skipped);
-	return n ? 0 : fail_none(in, choice, err);
+	in->operands = ret->words;
+	in->n_operands = (int)pick_words(ret->words, jobs, states);
+	if (!in->n_operands)
+		fprintf(stderr, "%s: nothing to do: no job is %s\n", in->command->name, choice);
+	return 0;
 }
 
 /* Waits until no operation on the job is under way, and tells its state; the exit code goes with that. */
@@ -287,8 +273,7 @@ static int checkpoint_self(const struct invocation *in, struct brumate_error *er
 	auto_json json_t *p = json_pack("{s:b}", "self", 1), *reply = NULL;
 	int r = p ? add_request(p, in, REQUEST_CHECKPOINT, err) : -ENOMEM;
 
-	if (in->n_operands || in->values[OPT_PID] || in->values[OPT_ALL] ||
-	    in->values[OPT_LATEST] || in->values[OPT_EVERY])
+	if (in->n_operands || in->values[OPT_PID] || in->values[OPT_ALL] || in->values[OPT_EVERY])
 		return brumate_fail(
 			err, EINVAL,
 			"checkpoint: --self takes no job, and cannot be combined with --every");

@@ -245,7 +245,7 @@ def containers_that_are_not_meant(bed):
     bed.refused(2, "2 containers are meant", "suspend", "--container", "aaa")
     bed.refused(2, "expected an id or a name", "suspend", "--container", "../aaa1")
     bed.refused(3, "no container has the id or the name", "suspend", "--container", "b")
-    bed.refused(2, "expected one of JOB, --all, --latest, --container and --pid", "suspend", "--container", "aaa1", "--pid", "1")
+    bed.refused(2, "expected one of JOB, --all, --container and --pid", "suspend", "--container", "aaa1", "--pid", "1")
     make("runc/k8s/bbb/state.json", "{")
     bed.refused(9, "not all could be looked at", "suspend", "--container", "b")
     bed.refused(3, "container aaa1 does not run", "suspend", "--container", "aaa1")
