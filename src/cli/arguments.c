@@ -519,16 +519,14 @@ int add_pid(json_t *parameters, const struct invocation *in, struct brumate_erro
 
 int add_gpu(json_t *parameters, const struct invocation *in, struct brumate_error *err)
 {
-	const char *variable = getenv("BRUMATE_GPU");
-	const char *kind = in->values[OPT_GPU];
+	const char *kind = in->values[OPT_SIMULATED] ? "simulated" : getenv("BRUMATE_GPU");
 
-	if (!kind && variable && *variable) {
-		if (strcmp(variable, "simulated") && strcmp(variable, "real"))
-			return brumate_fail(err, EINVAL,
-					    "BRUMATE_GPU=%s: expected simulated or real", variable);
-		kind = variable;
-	}
-	return add_string(parameters, "gpu", kind && !strcmp(kind, "real") ? "" : kind, err);
+	if (!kind || !*kind)
+		return 0;
+	if (strcmp(kind, "simulated") && strcmp(kind, "real"))
+		return brumate_fail(err, EINVAL, "BRUMATE_GPU=%s: expected simulated or real",
+				    kind);
+	return add_string(parameters, "gpu", strcmp(kind, "real") ? kind : "", err);
 }
 
 char *absolute_path(const char *path)

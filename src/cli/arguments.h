@@ -54,7 +54,7 @@ int add_request(json_t *parameters, const struct invocation *in, unsigned where,
 /** --pid as "pid". */
 int add_pid(json_t *parameters, const struct invocation *in, struct brumate_error *err);
 
-/** --gpu, else $BRUMATE_GPU, as "gpu". */
+/** --simulated, else $BRUMATE_GPU, as "gpu". */
 int add_gpu(json_t *parameters, const struct invocation *in, struct brumate_error *err);
 
 /** --dir and the like, made absolute. */

@@ -19,6 +19,7 @@ static const struct option_spec run_options[] = {
 	      "a label for the job; may be repeated"),
 	FLAG(OPT_WAKE, "wake", 0, "once suspended, resume it when it next calls the GPU"),
 	GPU,
+	SIMULATED,
 	END,
 };
 static const struct option_spec ps_options[] = {
@@ -66,7 +67,7 @@ static const struct option_spec rm_options[] = {
 static const struct option_spec manage_options[] = {
 	PID("the process to take in, with its descendants"),
 	NAME("name of the job (default: made from the command)"),
-	GPU,
+	SIMULATED,
 	END,
 };
 static const struct option_spec suspend_options[] = {
@@ -79,7 +80,7 @@ static const struct option_spec suspend_options[] = {
 	LIVE,
 	TIMEOUT("give up after TIME; the job keeps running (exit code 124)"),
 	FORCE("continue even if doctor suspects that the job may be lost"),
-	GPU,
+	SIMULATED,
 	STATS,
 	FORMAT,
 	END,
@@ -125,7 +126,7 @@ static const struct option_spec checkpoint_options[] = {
 	DIR("keep it in DIR instead of the default place"),
 	TIMEOUT("give up after TIME; the job keeps running (exit code 124)"),
 	FORCE("continue even if doctor suspects that the job may be lost"),
-	GPU,
+	SIMULATED,
 	STATS,
 	FORMAT,
 	END,
@@ -236,7 +237,7 @@ static const struct option_spec pull_options[] = {
 static const struct option_spec doctor_options[] = {
 	ONE_JOB("can this job be checkpointed?"),
 	PID("can this process be checkpointed?"),
-	GPU,
+	SIMULATED,
 	FORMAT,
 	END,
 };
@@ -335,6 +336,7 @@ const struct former_command former_commands[] = {
 const struct foreign_option foreign_options[] = {
 	{ "", "--latest -l",
 	  "`brumate ps -q` lists all, the latest last; the name of a job means one of them" },
+	{ "", "--gpu", "--simulated, or BRUMATE_GPU=real in the environment" },
 	{ "run", "-d --detach --background",
 	  "a job runs in the background anyway; --attach shows its output" },
 	{ "run", "-i -t --interactive --tty", "a job has no terminal; --attach shows its output" },

@@ -32,9 +32,8 @@
 	      "a container of runc, crun, podman, containerd or docker")
 #define WHEN_READY(what) FLAG(OPT_WHEN_READY, "when-ready", 0, what)
 #define OCI(what)	 VALUE(OPT_OCI, "oci", 0, "DIR", COMPLETES_DIR, what)
-#define GPU                                              \
-	CHOICE(OPT_GPU, "gpu", "KIND", "real simulated", \
-	       "real, or simulated for the simulated driver (default: BRUMATE_GPU)")
+#define SIMULATED \
+	FLAG(OPT_SIMULATED, "simulated", 0, "use the simulated driver, whatever BRUMATE_GPU says")
 #define TIMEOUT(what) VALUE(OPT_TIMEOUT, "timeout", 't', "TIME", COMPLETES_NOTHING, what)
 #define FORCE(what)   FLAG(OPT_FORCE, "force", 0, what)
 #define DIR(what)     VALUE(OPT_DIR, "dir", 0, "DIR", COMPLETES_DIR, what)

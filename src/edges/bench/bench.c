@@ -345,7 +345,7 @@ static int fail_driver(const char *why, struct brumate_error *err)
 {
 	brumate_fail(err, ENODEV, "no GPU driver: %s", why);
 	brumate_error_exit(err, EXIT_UNSUPPORTED);
-	brumate_hint(err, "`brumate doctor` says what is missing; `--gpu simulated` measures the "
+	brumate_hint(err, "`brumate doctor` says what is missing; `--simulated` measures the "
 			  "simulated GPU");
 	return -ENODEV;
 }
@@ -832,7 +832,7 @@ static int get_bench_options(struct bench_options *o, const struct invocation *i
 	o->keep_copy = in->values[OPT_KEEP_COPY];
 	o->live = in->values[OPT_LIVE];
 	o->rounds = rounds > ROUNDS_MAX ? ROUNDS_MAX : (unsigned)rounds;
-	o->gpu = in->values[OPT_GPU] ? in->values[OPT_GPU] : getenv("BRUMATE_GPU");
+	o->gpu = in->values[OPT_SIMULATED] ? "simulated" : getenv("BRUMATE_GPU");
 	if (o->gpu && strcmp(o->gpu, "simulated") != 0)
 		o->gpu = NULL;
 	o->paths = both_paths;

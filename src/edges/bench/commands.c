@@ -24,7 +24,7 @@ static const struct option_spec bench_options[] = {
 	LIVE,
 	VALUE(OPT_TIMELINE, "timeline", 0, "FILE", COMPLETES_FILE, "draw the phases as SVG"),
 	VALUE(OPT_TRACE, "trace", 0, "FILE", COMPLETES_FILE, "write the phases for Perfetto"),
-	GPU,
+	SIMULATED,
 	FORMAT,
 	END,
 };

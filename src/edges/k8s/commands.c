@@ -27,7 +27,7 @@ static const struct option_spec k8s_options[] = {
 	      "checkpoint: its key (default: in the same file)"),
 	VALUE(OPT_INTERVAL, "interval", 0, "TIME", COMPLETES_NOTHING,
 	      "watch: how often the kubelet is asked for its pods (default: 5s)"),
-	GPU,
+	SIMULATED,
 	STATS,
 	FORMAT,
 	END,

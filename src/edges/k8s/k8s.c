@@ -592,7 +592,7 @@ static const struct {
 	const char *option, *verbs;
 } verbs_of[] = {
 	{ OPT_FORCE, "--force", "suspend" },
-	{ OPT_GPU, "--gpu", "suspend watch" },
+	{ OPT_SIMULATED, "--simulated", "suspend watch" },
 	{ OPT_STATS, "--stats", "suspend resume" },
 	{ OPT_SERVER, "--server", "checkpoint watch" },
 	{ OPT_SERVER_NAME, "--server-name", "checkpoint watch" },
