@@ -131,6 +131,7 @@ struct command {
 	const struct option_spec *options; /* ends with an empty name; --help is implied */
 	verb_fn run;
 	const char *program; /* of an edge, which runs it; NULL: any */
+	bool hidden;	     /* from lists of commands: --pid of others does it on the way */
 };
 
 /** The rows of the edges that were built, made by meson; ends with NULL. Programs without them know no edge. */

@@ -260,7 +260,7 @@ static const struct command commands[] = {
 	  "forget ended jobs, or remove checkpoints", 1, -1, false, COMPLETES_CHECKPOINT, NULL,
 	  rm_options, verb_rm },
 	{ "manage", NULL, "adopt", "", "manage a running process as a job", 0, 0, false,
-	  COMPLETES_NOTHING, NULL, manage_options, verb_manage },
+	  COMPLETES_NOTHING, NULL, manage_options, verb_manage, NULL, true },
 	{ "release", NULL, "unmanage detach", "JOB...",
 	  "stop managing jobs; their processes keep running", 1, -1, false, COMPLETES_JOB, NULL,
 	  no_options, verb_release },

@@ -13,7 +13,8 @@
 static void print_names(const char *separator)
 {
 	for (size_t i = 0; command_at(i); i++)
-		printf("%s%s", i ? separator : "", command_at(i)->name);
+		if (!command_at(i)->hidden)
+			printf("%s%s", i ? separator : "", command_at(i)->name);
 }
 
 /* "checkpoint|dump": a command with its aliases, for a case in a shell. */
@@ -236,6 +237,8 @@ static void print_zsh(void)
 	       "_brumate_jobs }\n"
 	       "_brumate() {\n\tlocal -a verbs\n\tverbs=(\n");
 	for (size_t i = 0; command_at(i); i++) {
+		if (command_at(i)->hidden)
+			continue;
 		printf("\t\t'%s:", command_at(i)->name);
 		zsh_text(command_at(i)->summary);
 		printf("'\n");
@@ -303,9 +306,11 @@ static void fish_value(enum completes what, const char *words)
 
 static void fish_command(const struct command *c)
 {
-	printf("complete -c brumate -f -n __fish_use_subcommand -a %s -d '", c->name);
-	fish_text(c->summary);
-	printf("'\n");
+	if (!c->hidden) {
+		printf("complete -c brumate -f -n __fish_use_subcommand -a %s -d '", c->name);
+		fish_text(c->summary);
+		printf("'\n");
+	}
 	for (const struct option_spec *o = c->options; o->name; o++) {
 		printf("complete -c brumate -n '__fish_seen_subcommand_from %s %s' -l %s", c->name,
 		       c->aliases ? c->aliases : "", o->name);

@@ -57,6 +57,8 @@ void help_print_all(void)
 	for (size_t i = 0; (c = command_at(i)); i++) {
 		char names[64];
 
+		if (c->hidden)
+			continue;
 		snprintf(names, sizeof(names), "%s%s%s%s", c->name, c->aliases ? " [" : "",
 			 c->aliases ? c->aliases : "", c->aliases ? "]" : "");
 		printf("  %-24s %s\n", names, c->summary);

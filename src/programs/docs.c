@@ -46,6 +46,8 @@ static void print_commands(void)
 	const struct command *c;
 
 	for (size_t i = 0; (c = command_at(i)); i++) {
+		if (c->hidden)
+			continue;
 		printf("*brumate-%s*(1)", c->name);
 		if (c->aliases)
 			printf(", also called %s", c->aliases);
