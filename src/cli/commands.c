@@ -23,7 +23,7 @@ static const struct option_spec run_options[] = {
 	END,
 };
 static const struct option_spec ps_options[] = {
-	VALUE(OPT_FILTER, "filter", 'f', "KEY=VALUE,...", COMPLETES_FILTER,
+	VALUE(OPT_FILTER, "filter", 0, "KEY=VALUE,...", COMPLETES_FILTER,
 	      "only jobs with this state, name, id, gpu or label"),
 	CHOICE(OPT_SORT, "sort", "KEY", "age name state",
 	       "order by age (default, oldest first), name or state"),
@@ -35,7 +35,7 @@ static const struct option_spec ps_options[] = {
 };
 static const struct option_spec logs_options[] = {
 	FOLLOW("keep showing new output until the job ends; exit as it does"),
-	VALUE(OPT_TAIL, "tail", 'n', "N", COMPLETES_NOTHING, "start with the last N lines"),
+	VALUE(OPT_TAIL, "tail", 0, "N", COMPLETES_NOTHING, "start with the last N lines"),
 	SINCE("only output since TIME: 2h for two hours ago, or a date and time"),
 	FLAG(OPT_TIMESTAMPS, "timestamps", 0, "show when each line was written"),
 	END,
@@ -337,6 +337,8 @@ const struct foreign_option foreign_options[] = {
 	{ "", "--latest -l",
 	  "`brumate ps -q` lists all, the latest last; the name of a job means one of them" },
 	{ "", "--gpu", "--simulated, or BRUMATE_GPU=real in the environment" },
+	{ "logs", "-n", "--tail N" },
+	{ "run", "-a", "--attach" },
 	{ "run", "-d --detach --background",
 	  "a job runs in the background anyway; --attach shows its output" },
 	{ "run", "-i -t --interactive --tty", "a job has no terminal; --attach shows its output" },

@@ -51,7 +51,7 @@
 #define YES		  FLAG(OPT_YES, "yes", 'y', "do not ask on a terminal")
 #define ALL_OF(what)	  FLAG(OPT_ALL, "all", 'a', "all " what)
 #define ATTACH \
-	FLAG(OPT_ATTACH, "attach", 'a', "show the output and pass on signals and the exit status")
+	FLAG(OPT_ATTACH, "attach", 0, "show the output and pass on signals and the exit status")
 #define FOLLOW(what)  FLAG(OPT_FOLLOW, "follow", 'f', what)
 #define SINCE(what)   VALUE(OPT_SINCE, "since", 0, "TIME", COMPLETES_NOTHING, what)
 #define OUTPUT(what)  VALUE(OPT_OUTPUT, "output", 'o', "FILE", COMPLETES_FILE, what)

@@ -114,7 +114,7 @@ def suspend_and_resume_a_pod(bed):
         expect(names(done) == ["main", "server"] and done["left_alone"] == ["sidecar"], f"not as wanted: {done}")
         one.log.goes_on()
         two.log.goes_on()
-    jobs = bed.ok("k8s", "suspend", "-n", "team-a", "train-0").out.split()
+    jobs = bed.ok("k8s", "suspend", "--namespace", "team-a", "train-0").out.split()
     expect(len(jobs) == 1 and bed.job(jobs[0])["pid"] == other.pid, f"another job: {jobs}")
     one.log.goes_on()
     bed.ok("k8s", "resume", "--namespace", "team-a", "train-0")
@@ -128,7 +128,7 @@ def one_container_alone(bed):
     one, two = node.counter(), node.counter()
     node.container(one, "one")
     node.container(two, "two")
-    expect(names(k8s(bed, "suspend", "train-0", "-c", "two")) == ["two"], "not the one that was named")
+    expect(names(k8s(bed, "suspend", "train-0", "-C", "two")) == ["two"], "not the one that was named")
     one.log.goes_on()
     stands_still(bed, two)
     done = k8s(bed, "suspend", "train-0")
@@ -136,7 +136,7 @@ def one_container_alone(bed):
     expect(names(k8s(bed, "resume", "train-0", "--container", "one")) == ["one"], "not the one that was named")
     one.log.goes_on()
     stands_still(bed, two)
-    bed.refused(EXIT_NOT_FOUND, "no container of pod default/train-0 is suspended", "k8s", "resume", "train-0", "-c", "one")
+    bed.refused(EXIT_NOT_FOUND, "no container of pod default/train-0 is suspended", "k8s", "resume", "train-0", "-C", "one")
     bed.ok("k8s", "resume", "train-0")
     two.log.goes_on()
     bed.ok("release", "one")
@@ -217,21 +217,21 @@ def pods_that_are_not_meant(bed):
     node.container(node.sleeper(), "main", pod="twice", engine="crio")
     suspend = ("k8s", "suspend")
     bed.refused(EXIT_NOT_FOUND, "no container of pod default/other is on this node", *suspend, "other")
-    bed.refused(EXIT_NOT_FOUND, "no container of pod kube-system/train-0", *suspend, "train-0", "-n", "kube-system")
-    bed.refused(EXIT_NOT_FOUND, "no container other of pod default/train-0", *suspend, "train-0", "-c", "other")
+    bed.refused(EXIT_NOT_FOUND, "no container of pod kube-system/train-0", *suspend, "train-0", "--namespace", "kube-system")
+    bed.refused(EXIT_NOT_FOUND, "no container other of pod default/train-0", *suspend, "train-0", "-C", "other")
     bed.refused(EXIT_NOT_FOUND, "pod default/done: container .* does not run", *suspend, "done")
     bed.refused(6, "container main runs twice", *suspend, "twice")
     for name in ("", "../x", "A", "-a", "a-", "a..b", ".a", "a_b", "a" * 254):
         bed.refused(EXIT_USAGE, "cannot be the name of a pod", *suspend, "--", name)
     for name in ("", "a.b", "a/b", "a" * 64):
-        bed.refused(EXIT_USAGE, "cannot be the name of a namespace", *suspend, "x", "-n", name)
+        bed.refused(EXIT_USAGE, "cannot be the name of a namespace", *suspend, "x", "--namespace", name)
         bed.refused(EXIT_USAGE, "cannot be the name of a container", *suspend, "x", "-c", name)
     bed.refused(EXIT_USAGE, "unknown command", "k8s", "pause", "train-0")
     bed.refused(EXIT_USAGE, "--force goes with suspend", "k8s", "resume", "train-0", "--force")
     node.write("crun/damaged/status", "{")
     bed.refused(9, "not all containers could be looked at: .*damaged", *suspend, "train-0")
-    bed.ok(*suspend, "train-0", "-c", "main")
-    bed.ok("k8s", "resume", "train-0", "-c", "main")
+    bed.ok(*suspend, "train-0", "-C", "main")
+    bed.ok("k8s", "resume", "train-0", "-C", "main")
     bed.ok("release", "main")
 
 class Cluster:
@@ -279,11 +279,11 @@ def checkpoint_a_pod(bed):
         expect(result.out.split("\n") == [archive("one"), archive("two"), ""], f"not the archives: {result.out}")
         expect(kubelet.log == [(f"/checkpoint/default/train-0/{name}?timeout=600", 0) for name in ("one", "two")],
                f"other requests than wanted: {kubelet.log}")
-        done = bed.ok(*words, "--format", "json", "-c", "three", "--timeout", "90500ms").json()
+        done = bed.ok(*words, "--format", "json", "-C", "three", "--timeout", "90500ms").json()
         expect([(one["container"], one["archives"]) for one in done["containers"]] == [("three", [archive("three")])],
                f"not the archives: {done}")
         expect(kubelet.log[2:] == [("/checkpoint/default/train-0/three?timeout=91", 0)], f"other requests: {kubelet.log[2:]}")
-        expect(bed.ok(*words, "-n", "team-a").out == archive("one", namespace="team-a") + "\n", "not of the namespace")
+        expect(bed.ok(*words, "--namespace", "team-a").out == archive("one", namespace="team-a") + "\n", "not of the namespace")
         bed.refused(EXIT_NOT_FOUND, "no container of pod default/other", *[w.replace("train-0", "other") for w in words])
         # What was saved before one that fails is told.
         kubelet.pods["default", "train-0"]["two"] = (500, "no")
@@ -313,7 +313,7 @@ def counts_stay(bed):
         words = cluster.words(kubelet)
         bed.ok(*words)
         kubelet.pods["default", "train-0"]["two"] = (500, "no")
-        bed.refused(EXIT_FAILED, "the runtime failed", *words, "-c", "two")
+        bed.refused(EXIT_FAILED, "the runtime failed", *words, "-C", "two")
         bed.refused(EXIT_NOT_FOUND, "no container of pod", *[w.replace("train-0", "other") for w in words])
     after = pod_series(bed)
     took = after.pop("duration_seconds_sum")
@@ -358,7 +358,7 @@ def snapshot_when_ready(bed):
     ready = Ready(bed, node, "main")
     with cluster.kubelet() as kubelet:
         kubelet.pods = {("default", "train-0"): {"main": None, "linked": None, "plain": None}}
-        words = [*cluster.words(kubelet), "--when-ready", "-c"]
+        words = [*cluster.words(kubelet), "--when-ready", "-C"]
         bed.refused(EXIT_TIMEOUT, "the container is not ready", *words, "main", "--timeout", "1")
         expect(not kubelet.log, "the kubelet was asked for what is not ready")
         background = bed.spawn(*words, "main")
@@ -394,7 +394,7 @@ def ends_before_it_is_ready(bed):
         raise Skipped("other users' programs take root")
     ready = Ready(bed, node, "main")
     with cluster.kubelet() as kubelet:
-        background = bed.spawn(*cluster.words(kubelet), "--when-ready", "-c", "main")
+        background = bed.spawn(*cluster.words(kubelet), "--when-ready", "-C", "main")
         wait_until(lambda: watches(background.process.pid), "it to wait")
         os.kill(ready.program.pid, signal.SIGKILL)
         code, out, err = background.end()
@@ -420,9 +420,9 @@ def archive_as_an_image(bed):
         kubelet.pods = {("default", "train-0"): {"main": (200, json.dumps({"items": [saved]}))}}
         words = [*cluster.words(kubelet), "--oci", image]
         bed.refused(EXIT_USAGE, "--oci takes one container", *words)
-        expect(bed.ok(*words, "-c", "main").out == saved + "\n", "another archive")
+        expect(bed.ok(*words, "-C", "main").out == saved + "\n", "another archive")
         n = len(kubelet.log)
-        bed.refused(EXIT_BUSY, "is there already", *words, "-c", "main")
+        bed.refused(EXIT_BUSY, "is there already", *words, "-C", "main")
         expect(len(kubelet.log) == n, "the kubelet was asked in vain")
         index = json.loads(read_bytes(os.path.join(image, "index.json")))
         blobs = os.path.join(image, "blobs", "sha256")
@@ -436,7 +436,7 @@ def archive_as_an_image(bed):
         shutil.rmtree(image)
         with open(saved, "wb") as file:
             file.write(b"\x1f\x8b" + b"x" * 1000)
-        result = bed.refused(EXIT_BAD_IMAGE, "is not a plain tar archive", *words, "-c", "main")
+        result = bed.refused(EXIT_BAD_IMAGE, "is not a plain tar archive", *words, "-C", "main")
         expect(f"the archive is there: {saved}" in result.err and not os.path.exists(image), result.why())
 
 
@@ -500,27 +500,27 @@ def who_asks_a_kubelet(bed):
         kubelet.pods = {("default", "train-0"): {"main": None}}
 
         def refused(text, **other):
-            return bed.refused(EXIT_PERMISSION, text, *cluster.words(kubelet, **other), "-c", "main")
+            return bed.refused(EXIT_PERMISSION, text, *cluster.words(kubelet, **other), "-C", "main")
 
-        bed.ok(*cluster.words(kubelet), "-c", "main")
+        bed.ok(*cluster.words(kubelet), "-C", "main")
         cert = cluster.authority.issue("client", "checkpointer")
-        bed.ok(*cluster.words(kubelet, token_file=None, cert=cert), "-c", "main")
+        bed.ok(*cluster.words(kubelet, token_file=None, cert=cert), "-C", "main")
         key = cluster.authority.path("client.key")
-        bed.ok(*cluster.words(kubelet, token_file=None, cert=cluster.authority.path("client.crt"), key=key), "-c", "main")
+        bed.ok(*cluster.words(kubelet, token_file=None, cert=cluster.authority.path("client.crt"), key=key), "-C", "main")
         refused(r"does not know who is asking \(401\)", token_file=cluster.token("unknown"))
-        bed.refused(EXIT_PERMISSION, "401", *cluster.words(kubelet, token_file=None), "-c", "main")
+        bed.refused(EXIT_PERMISSION, "401", *cluster.words(kubelet, token_file=None), "-C", "main")
         result = refused(r"not allowed \(403\): Forbidden \(user=system:serviceaccount:x:y,",
                          token_file=cluster.token("other-token"))
         expect("the verb create on the resource nodes/checkpoint" in result.err, result.why())
         refused("403", token_file=None, cert=cluster.authority.issue("stranger", "stranger"))
         refused("--cert", cert=cluster.authority.path("client.crt"), key=cluster.authority.path("kubelet.key"))
         n = len(kubelet.log)
-        bed.refused(EXIT_NOT_FOUND, "No such file", *cluster.words(kubelet, token_file="/nowhere"), "-c", "main")
-        bed.refused(EXIT_NOT_FOUND, "No such file", *cluster.words(kubelet, cert="/nowhere"), "-c", "main")
-        bed.refused(EXIT_USAGE, "holds no token", *cluster.words(kubelet, token_file=cluster.cert), "-c", "main")
-        bed.refused(EXIT_USAGE, "cannot be the name of a container", *cluster.words(kubelet), "-c", "../../x")
-        bed.refused(EXIT_USAGE, "--timeout", *cluster.words(kubelet), "-c", "main", "--timeout", "0")
-        bed.refused(EXIT_USAGE, "--force goes with suspend", *cluster.words(kubelet), "-c", "main", "--force")
+        bed.refused(EXIT_NOT_FOUND, "No such file", *cluster.words(kubelet, token_file="/nowhere"), "-C", "main")
+        bed.refused(EXIT_NOT_FOUND, "No such file", *cluster.words(kubelet, cert="/nowhere"), "-C", "main")
+        bed.refused(EXIT_USAGE, "holds no token", *cluster.words(kubelet, token_file=cluster.cert), "-C", "main")
+        bed.refused(EXIT_USAGE, "cannot be the name of a container", *cluster.words(kubelet), "-C", "../../x")
+        bed.refused(EXIT_USAGE, "--timeout", *cluster.words(kubelet), "-C", "main", "--timeout", "0")
+        bed.refused(EXIT_USAGE, "--force goes with suspend", *cluster.words(kubelet), "-C", "main", "--force")
         expect(len(kubelet.log) == n, f"it was asked all the same: {kubelet.log[n:]}")
 
 
@@ -541,7 +541,7 @@ def without_an_option(bed):
         script = "mount -t tmpfs none /run && mount -t tmpfs none /var/lib || exit 77\n"
         script += "".join(f"mkdir -p {os.path.dirname(to)} && cp {source} {to}\n" for to, source in files.items())
         argv = ["unshare", "--mount", "sh", "-ec", script + 'exec "$@"', "sh"]
-        done = run([*argv, bed.brumate, "k8s", "checkpoint", "train-0", "-c", "main", *words], env=bed.command_env({"NODE_IP": address, "NODE_NAME": name}))
+        done = run([*argv, bed.brumate, "k8s", "checkpoint", "train-0", "-C", "main", *words], env=bed.command_env({"NODE_IP": address, "NODE_NAME": name}))
         if done.code == 77:
             raise Skipped(f"no file system can be mounted here: {done.err.strip()}")
         return done
@@ -572,7 +572,7 @@ def kubelets_that_are_none(bed):
     hint = "^hint: .*"
 
     def refused(code, words, hinted, kubelet, **more):
-        result = bed.refused(code, words, *cluster.words(kubelet, **more), "-c", "main")
+        result = bed.refused(code, words, *cluster.words(kubelet, **more), "-C", "main")
         expect(re.search(hint + hinted, result.err, re.MULTILINE), result.why())
 
     with cluster.kubelet() as kubelet:
@@ -580,18 +580,18 @@ def kubelets_that_are_none(bed):
         refused(EXIT_PERMISSION, "certificate is not for 127.0.0.1", "--server-name", kubelet, server_name=None)
         refused(EXIT_PERMISSION, "certificate is not for node-2", "--server-name", kubelet, server_name="node-2")
         refused(EXIT_PERMISSION, "certificate is not trusted", "--ca-file", kubelet, ca_file=other.ca)
-        bed.ok(*cluster.words(kubelet, ca_file=cluster.authority.path("kubelet.crt")), "-c", "main")
+        bed.ok(*cluster.words(kubelet, ca_file=cluster.authority.path("kubelet.crt")), "-C", "main")
         kubelet.log.clear()
         for path in ("/nowhere", cluster.good, os.devnull):
-            bed.fails(EXIT_NOT_FOUND if path == "/nowhere" else EXIT_USAGE, *cluster.words(kubelet, ca_file=path), "-c", "main")
+            bed.fails(EXIT_NOT_FOUND if path == "/nowhere" else EXIT_USAGE, *cluster.words(kubelet, ca_file=path), "-C", "main")
         expect(not kubelet.log, f"it was asked all the same: {kubelet.log}")
         # The name that the environment says is the default, and the address.
         port = kubelet.url.rsplit(":", 1)[1]
-        bed.refused(EXIT_FAILED, r"127\.0\.0\.2:10250: no connection", *cluster.words(kubelet, server=None), "-c", "main",
+        bed.refused(EXIT_FAILED, r"127\.0\.0\.2:10250: no connection", *cluster.words(kubelet, server=None), "-C", "main",
                     env={"NODE_IP": "127.0.0.2"})
-        bed.refused(EXIT_USAGE, "is not https://", *cluster.words(kubelet, server=f"http://127.0.0.1:{port}"), "-c", "main")
+        bed.refused(EXIT_USAGE, "is not https://", *cluster.words(kubelet, server=f"http://127.0.0.1:{port}"), "-C", "main")
         proxy = {"https_proxy": "http://127.0.0.1:1", "ALL_PROXY": "http://127.0.0.1:1"}
-        bed.ok(*cluster.words(kubelet), "-c", "main", env=proxy)
+        bed.ok(*cluster.words(kubelet), "-C", "main", env=proxy)
     refused(EXIT_FAILED, "no connection", "--server", kubelet)
     with cluster.kubelet(cluster.authority.issue("old", NAME, expired=True, alt=f"DNS:{NAME}")) as kubelet:
         refused(EXIT_PERMISSION, "certificate has expired", "renew", kubelet)
@@ -608,9 +608,9 @@ def answers_of_a_kubelet(bed):
 
         def refused(code, words, told):
             answer(told)
-            return bed.refused(code, words, *cluster.words(kubelet), "-c", "main")
+            return bed.refused(code, words, *cluster.words(kubelet), "-C", "main")
 
-        words = [*cluster.words(kubelet), "-c", "main"]
+        words = [*cluster.words(kubelet), "-C", "main"]
         bed.refused(EXIT_NOT_FOUND, r"container main of .*no such container \(404\): pod does not exist", *words)
         answer(None)
         bed.refused(EXIT_NOT_FOUND, r"container other .*\(404\): container other does not exist", *words[:-1], "other")
@@ -645,8 +645,8 @@ def kubelets_that_are_late(bed):
     with cluster.kubelet() as kubelet, socket.create_server(("127.0.0.1", 0)) as silent:
         kubelet.pods = {("default", "train-0"): {"main": "late"}}
         url = f"https://127.0.0.1:{silent.getsockname()[1]}"
-        background = bed.spawn(*cluster.words(kubelet, server=url), "-c", "main")
-        result = bed.refused(EXIT_TIMEOUT, "no answer within 6 s", *cluster.words(kubelet), "-c", "main", "--timeout", "1s")
+        background = bed.spawn(*cluster.words(kubelet, server=url), "-C", "main")
+        result = bed.refused(EXIT_TIMEOUT, "no answer within 6 s", *cluster.words(kubelet), "-C", "main", "--timeout", "1s")
         expect("/var/lib/kubelet/checkpoints" in result.err, result.why())
         code, _, err = background.end()
         expect(code == EXIT_FAILED and "no connection" in err, f"exit {code}: {err}")

@@ -536,7 +536,7 @@ def the_last_lines_of_a_log(bed):
     for n in (1, 2, 3, 20000, 50001, 50002, 99999):
         expect(bed.ok("logs", "--tail", str(n), job).out == "".join(lines[-n:]), f"--tail {n}: other lines")
     expect(bed.ok("logs", "--tail", "0", job).out == "", "--tail 0 shows something")
-    expect(bed.ok("logs", "--follow", "-n", "2", job).out == "ready \nhalf", "--follow begins elsewhere")
+    expect(bed.ok("logs", "--follow", "--tail", "2", job).out == "ready \nhalf", "--follow begins elsewhere")
     bed.fails(EXIT_USAGE, "logs", "--tail", "few", job)
 
 

@@ -6,7 +6,7 @@
 #include "edges/bench/options.h"
 
 static const struct option_spec bench_options[] = {
-	VALUE(OPT_SIZE, "size", 's', "SIZE", COMPLETES_NOTHING,
+	VALUE(OPT_SIZE, "size", 0, "SIZE", COMPLETES_NOTHING,
 	      "device memory of the job (default: 1G)"),
 	VALUE(OPT_PIECES, "pieces", 0, "MIN[-MAX]", COMPLETES_NOTHING,
 	      "sizes of its buffers, doubling from MIN to MAX (default: 64M)"),

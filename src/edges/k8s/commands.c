@@ -6,12 +6,12 @@
 #include "edges/k8s/options.h"
 
 static const struct option_spec k8s_options[] = {
-	VALUE(OPT_NAMESPACE, "namespace", 'n', "NAMESPACE", COMPLETES_NOTHING,
+	VALUE(OPT_NAMESPACE, "namespace", 0, "NAMESPACE", COMPLETES_NOTHING,
 	      "of the pod (default: default)"),
-	VALUE(OPT_CONTAINER, "container", 'c', "NAME", COMPLETES_NOTHING,
+	VALUE(OPT_CONTAINER, "container", 'C', "NAME", COMPLETES_NOTHING,
 	      "this container alone, not all of the pod"),
 	TIMEOUT("give up on a container after TIME (default for checkpoint: 10m)"),
-	OCI("checkpoint: make this directory, an OCI image of the archive, which takes -c"),
+	OCI("checkpoint: make this directory, an OCI image of the archive, which takes -C"),
 	WHEN_READY("checkpoint: wait until the container says so in SNAPSHOT_CONTROL_DIR"),
 	FORCE("suspend: continue even if doctor suspects that a container may be lost"),
 	VALUE(OPT_SERVER, "server", 0, "URL", COMPLETES_NOTHING,

@@ -25,7 +25,7 @@ static int parse(struct invocation *ret, char *line, struct brumate_error *err)
 
 static void check_options(void)
 {
-	char attached[] = "run -nx --log=out.log -a -- prog --name y -z";
+	char attached[] = "run -nx --log=out.log --attach -- prog --name y -z";
 	char mixed[] = "suspend job-1 --timeout 30s --format json";
 	char letters[] = "checkpoint -Rnsaved -t 5 job-1";
 	struct brumate_error err;
@@ -140,6 +140,7 @@ static void check_names(void)
 /* What the table promises to those who derive from it. */
 static void check_table(void)
 {
+	const char *letters[256] = { NULL };
 	const struct command *c;
 
 	for (size_t i = 0; (c = command_at(i)); i++) {
@@ -151,6 +152,12 @@ static void check_table(void)
 			CHECK(o->id < OPT__MAX && !seen[o->id]);
 			seen[o->id] = true;
 			CHECK(o->help && o->letter != help_option.letter);
+			if (o->letter) { /* means the same in all commands */
+				const char **meaning = &letters[(unsigned char)o->letter];
+
+				*meaning = *meaning ? *meaning : o->name;
+				CHECK_STR(*meaning, o->name);
+			}
 			CHECK(o->completes != COMPLETES_WORDS || o->words);
 		}
 	}
