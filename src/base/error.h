@@ -22,6 +22,8 @@ enum exit_code {
 	EXIT_STILL_RUNNING = 7, /* suspend or checkpoint failed; the job continues to run */
 	EXIT_JOB_LOST = 8,	/* failed, and the job is lost */
 	EXIT_BAD_IMAGE = 9,	/* image damaged, foreign, truncated or incompatible */
+	EXIT_NO_ROOM = 10,	/* too little device memory is free; more may be later */
+	EXIT_FROZEN = 11,	/* stopped or frozen from outside, so it cannot answer */
 	EXIT_TIMEOUT = 124,	/* a deadline passed */
 	EXIT_OURS = 125,	/* `run --attach`: brumate itself failed */
 	EXIT_NOT_EXECUTABLE = 126,
@@ -29,10 +31,10 @@ enum exit_code {
 };
 
 struct brumate_error {
-	int code;	 /* positive errno; 0 = no error */
-	int exit_code;	 /* enum exit_code; 0 = derived from code */
-	char text[1024]; /* one line, no newline, "context: context: cause" */
-	char hint[512];	 /* what to do about it; empty if unknown */
+	int code;	    /* positive errno; 0 = no error */
+	int exit_code;	    /* enum exit_code; 0 = derived from code */
+	char text[1024];    /* one line, no newline, "context: context: cause" */
+	char hint[512];	    /* what to do about it; empty if unknown */
 	char parameter[64]; /* the call's parameter that is wrong; else empty */
 };
 

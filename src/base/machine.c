@@ -201,20 +201,28 @@ static bool says(char *cgroup, const char *name, const char *word)
 	return at && (at == text || at[-1] == '\n');
 }
 
-bool machine_is_frozen(pid_t pid)
+char *machine_frozen_cgroup(pid_t pid)
 {
 	auto_fclose FILE *f = open_cgroups(pid);
 	char line[4096];
-	bool frozen = false;
 
-	while (f && !frozen && fgets(line, sizeof(line), f)) {
+	while (f && fgets(line, sizeof(line), f)) {
 		line[strcspn(line, "\n")] = '\0';
 		auto_free char *one = version_1_cgroup(line, "freezer");
 		auto_free char *two = version_2_cgroup(line);
-		frozen = says(one, "freezer.state", "FROZEN") ||
-			 says(two, "cgroup.events", "frozen 1");
+		if (says(one, "freezer.state", "FROZEN"))
+			return take_ptr(&one);
+		if (says(two, "cgroup.events", "frozen 1"))
+			return take_ptr(&two);
 	}
-	return frozen;
+	return NULL;
+}
+
+bool machine_is_frozen(pid_t pid)
+{
+	auto_free char *cgroup = machine_frozen_cgroup(pid);
+
+	return cgroup;
 }
 
 bool machine_cgroup_go_out(char *cgroup)

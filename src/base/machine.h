@@ -33,6 +33,9 @@ char *machine_cgroup(pid_t pid);
 /** Whether @pid is in a frozen cgroup, like that of a paused container. */
 bool machine_is_frozen(pid_t pid);
 
+/** That cgroup, as a path beneath /sys/fs/cgroup (owned); NULL: it is in none. */
+char *machine_frozen_cgroup(pid_t pid);
+
 /** Replaces @cgroup by its parent. Returns false if it was the root. */
 bool machine_cgroup_go_out(char *cgroup);
 

@@ -73,6 +73,9 @@ enum option_id {
 	OPT_WHEN_READY,
 	OPT__EDGE, /* from here the options that an edge's commands alone have */
 	OPT__MAX = OPT__EDGE + 16,
+	OPT_INTERVAL,
+	OPT_WAIT,
+	OPT__MAX,
 };
 
 /** What a shell offers for a value. */

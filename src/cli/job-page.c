@@ -71,6 +71,9 @@ static void add_state(struct table *t, json_t *job)
 	else if (kept > 0)
 		snprintf(text, sizeof(text), "%s, with a copy of %s in host memory (--keep-copy)",
 			 text_of(job, "state"), bytes);
+	if (json_is_string(json_object_get(job, "frozen")))
+		snprintf(text, sizeof(text), "%s, frozen by somebody with the cgroup %s",
+			 text_of(job, "state"), text_of(job, "frozen"));
 	add_fact(t, "state ", text);
 }
 

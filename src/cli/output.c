@@ -665,6 +665,11 @@ static const struct outcome *outcome_of(const char *operation)
 static void print_outcome_line(json_t *o, bool parked)
 {
 	const struct outcome *done = outcome_of(text_of(o, "operation"));
+	if (json_is_true(json_object_get(o, "already"))) {
+		fprintf(stderr, "job %s is %s already\n", text_of(o, "job"),
+			!strcmp(done->operation, "resume") ? "running" : done->past);
+		return;
+	}
 	double downtime = json_number_value(json_object_get(o, "downtime_s"));
 	double drain = json_number_value(json_object_get(o, "drain_s"));
 	double gbps = json_number_value(json_object_get(o, "gbps"));

@@ -45,6 +45,8 @@ static void cell_state(struct table *t, json_t *o, const char *key)
 		snprintf(text, sizeof(text), "suspended (parked)");
 	if (json_integer_value(json_object_get(o, "kept_bytes")) > 0 && !strcmp(text, "running"))
 		snprintf(text, sizeof(text), "running (copy kept)");
+	if (json_is_string(json_object_get(o, "frozen")))
+		snprintf(text, sizeof(text), "%s (frozen)", text_of(o, key));
 	table_add(t, text);
 }
 

@@ -138,6 +138,8 @@ static int connect_broker(struct broker_client *b, const char *path, struct brum
 		return r;
 
 	r = check_peer(b, path, err);
+	if (r == 0 && b->patience_ms && peer_stands_still(&b->peer))
+		r = brumate_fail(err, EHOSTDOWN, "broker: process %d stands still", b->pid);
 	if (r == 0)
 		r = broker_client_call(
 			b, "org.varlink.service.GetInfo", NULL, -1, NULL,

@@ -60,7 +60,7 @@ struct broker_info {
  */
 int broker_client_open(struct broker_client *ret, bool simulated, struct brumate_error *err);
 /** Like broker_client_open(), but starts no broker, for a caller that does not need one: each of its calls is given up
- * after @patience_ms. -ENOENT, -ECONNREFUSED: there is none. */
+ * after @patience_ms. -EHOSTDOWN: it stands still, which is seen at once. -ENOENT, -ECONNREFUSED: there is none. */
 int broker_client_find(struct broker_client *ret, bool simulated, uint32_t patience_ms,
 		       struct brumate_error *err);
 /** Accepts the empty value. */
@@ -81,14 +81,16 @@ int broker_client_call(struct broker_client *b, const char *method, json_t *para
  */
 int broker_client_info(struct broker_client *b, struct broker_info *ret, struct brumate_error *err);
 /** @ret has room for DEV_GPUS_MAX. */
-int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err);
+int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret_n,
+		       struct brumate_error *err);
 /** @ret has room for @n. */
-int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n, struct dev_process *ret,
-		 struct brumate_error *err);
+int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n,
+			struct dev_process *ret, struct brumate_error *err);
 /** What the broker has ready. */
 struct broker_prepared {
 	uint64_t bytes; /* that the processes have; 0: too little to be worth it */
-	struct agent_room open[DEV_GPUS_MAX]; /* GPUs that are open for it, and what that takes of them */
+	struct agent_room
+		open[DEV_GPUS_MAX]; /* GPUs that are open for it, and what that takes of them */
 	size_t n_open;
 };
 
@@ -108,5 +110,5 @@ int broker_client_yield(struct broker_client *b, struct brumate_error *err);
  * the caller looks at result.number. @pairs: for DEV_RESTORE, may be NULL; completed by the broker.
  */
 int broker_client_act(struct broker_client *b, enum dev_action action, const pid_t *pids, size_t n,
-	       uint32_t timeout_ms, const struct dev_gpu_pair *pairs, size_t n_pairs,
-	       struct broker_outcome *ret, struct brumate_error *err);
+		      uint32_t timeout_ms, const struct dev_gpu_pair *pairs, size_t n_pairs,
+		      struct broker_outcome *ret, struct brumate_error *err);

@@ -33,6 +33,11 @@ static bool stands_still(struct proc_id id)
 	return id.pid && (was_stopped(id) || machine_is_frozen(id.pid));
 }
 
+bool peer_stands_still(const struct peer *p)
+{
+	return stands_still(p->id);
+}
+
 static int end(struct peer *p)
 {
 	p->still = 0;

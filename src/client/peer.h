@@ -22,6 +22,9 @@ struct peer {
 /** The process @pid, that may end; it is not known where it cannot be looked at. */
 void peer_set(struct peer *p, pid_t pid);
 
+/** Whether it is stopped or frozen now. */
+bool peer_stands_still(const struct peer *p);
+
 /** How long to wait before the next look. */
 enum { PEER_LOOK_MS = 100 };
 

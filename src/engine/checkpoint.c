@@ -575,6 +575,8 @@ int engine_checkpoint(struct op *op, struct brumate_error *err)
 	const struct step *steps = checkpoint_plan(&n);
 	int r = check_rehearse(op, err);
 
+	if (r == 0)
+		r = op_check_thawed(op, err);
 	if (r < 0)
 		return r;
 	if (op->request->rehearse && rehearse_get_name(&name, job) < 0)

@@ -142,6 +142,7 @@ static int refuse_stopped(const struct proc_info *info, struct brumate_error *er
 		     info->tracer_pid ? "held by a debugger" : "stopped");
 	brumate_hint(err, "the driver only saves processes that run: %s",
 		     info->tracer_pid ? "detach the debugger" : "continue it with `kill -CONT`");
+	brumate_error_exit(err, EXIT_FROZEN);
 	return -EBUSY;
 }
 

@@ -115,3 +115,7 @@ bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault);
  * 304 for ever). -ENOSPC. */
 int placement_check_room(const struct job *job, struct gpu_set *gpus, const struct vault *vault,
 			 struct brumate_error *err);
+
+/** The same, but for up to @wait_ms it is waited for, as long as the operation of @progress may go on. */
+int placement_wait_room(const struct job *job, struct gpu_set *gpus, const struct vault *vault,
+			struct progress *progress, uint32_t wait_ms, struct brumate_error *err);

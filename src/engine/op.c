@@ -13,6 +13,7 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "base/paths.h"
 #include "datapath/park.h"
 #include "datapath/move.h"
@@ -304,6 +305,29 @@ json_t *op_summary(const struct op *op)
 			? (double)op->data.sums.bytes / 1e9 / op->data.sums.seconds
 			: 0.0,
 		"driver_bytes", (json_int_t)(op->gpu_bytes - by_data), "notes", notes_to_json(p));
+}
+
+int op_check_thawed(const struct op *op, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	const struct proc_members members = job_members(op->job);
+
+	if (job_has_ended(op->job) || proc_members_read(&tree, &members, NULL) < 0)
+		return 0;
+	for (size_t i = 0; i < tree.n; i++) {
+		auto_free char *cgroup = machine_frozen_cgroup(tree.items[i].id.pid);
+
+		if (!cgroup)
+			continue;
+		brumate_fail(err, EBUSY, "job %s: process %d (%s) is frozen with its cgroup %s",
+			     op->job->id, tree.items[i].id.pid, tree.items[i].comm, cgroup);
+		brumate_hint(err,
+			     "whoever froze it can thaw it: an engine that paused a container, "
+			     "a scheduler that suspended its job");
+		brumate_error_exit(err, EXIT_FROZEN);
+		return -EBUSY;
+	}
+	return 0;
 }
 
 /* A moment of the clock of operations by the one that others know as well; 0 stays 0. */

@@ -104,6 +104,10 @@ int op_find_gpus(struct op *op, struct brumate_error *err);
 /** Finds out which of them have agents. What has none is noted if @tell. */
 int op_find_agents(struct op *op, bool tell, struct brumate_error *err);
 
+/** Refuses a job with a process in a frozen cgroup, and names that: a frozen process does not answer. -EBUSY with
+ * EXIT_FROZEN. What cannot be looked at is not refused. */
+int op_check_thawed(const struct op *op, struct brumate_error *err);
+
 /** Removes what is outside the processes: they have ended. */
 void op_clear_vault(struct op *op);
 

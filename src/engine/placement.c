@@ -255,6 +255,7 @@ int placement_check_room(const struct job *job, struct gpu_set *gpus, const stru
 				     "free its memory (`%s` shows who holds it), or "
 				     "give another GPU by --gpu-map",
 				     gpu_vendor()->usage_tool);
+			brumate_error_exit(err, EXIT_NO_ROOM);
 			return -ENOSPC;
 		}
 	}

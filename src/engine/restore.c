@@ -426,7 +426,8 @@ static int check_restore(struct op *op, struct brumate_error *err)
 	if (take_gpus(op) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	if ((r = placement_map(op->job, &op->gpus, &op->progress, err)) < 0 ||
-	    (r = placement_check_room(op->job, &op->gpus, op->data.vault, err)) < 0)
+	    (r = placement_wait_room(op->job, &op->gpus, op->data.vault, &op->progress,
+				     op->request->wait_ms, err)) < 0)
 		return r;
 	op->data.pairs = op->gpus.pairs;
 	op->data.n_pairs = op->gpus.n_pairs;
@@ -843,7 +844,7 @@ static int map_early(struct op *op, struct brumate_error *err)
 
 static const struct step restore_steps[] = {
 	{ "verify", "the image to be read", verify, undo_verify },
-	{ "preflight", "the driver", check_restore, NULL },
+	{ "preflight", "free device memory", check_restore, NULL },
 	{ "load", "the store", load_device_image, step_undo_copy },
 	{ "compare", "the image to be read and compared", end_comparing, NULL },
 	{ "files", "the job's files to be as they were", restore_files, job_files_undo },

@@ -108,9 +108,11 @@ static const struct step suspend_steps[] = {
 int engine_suspend(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
+	int r = op_check_thawed(op, err);
 
-	int r = job_set_state(job, JOB_SUSPENDING, err);
-
+	if (r < 0)
+		return r;
+	r = job_set_state(job, JOB_SUSPENDING, err);
 	if (r == 0)
 		r = plan_run(suspend_steps, sizeof(suspend_steps) / sizeof(suspend_steps[0]), op,
 			     err);
@@ -133,7 +135,8 @@ static int check_resume(struct op *op, struct brumate_error *err)
 		return r;
 	op->data.pairs = op->gpus.pairs;
 	op->data.n_pairs = op->gpus.n_pairs;
-	return placement_check_room(op->job, &op->gpus, op->data.vault, err);
+	return placement_wait_room(op->job, &op->gpus, op->data.vault, &op->progress,
+				   op->request->wait_ms, err);
 }
 
 /* Starts filling fresh device memory from the host copy, unless the vault has device memory. */
@@ -221,9 +224,12 @@ int engine_resume(struct op *op, struct brumate_error *err)
 {
 	struct job *job = op->job;
 
-	op->data.drop_baseline = !op->request->keep_copy;
-	int r = job_set_state(job, JOB_RESUMING, err);
+	int r = op_check_thawed(op, err);
 
+	if (r < 0)
+		return r;
+	op->data.drop_baseline = !op->request->keep_copy;
+	r = job_set_state(job, JOB_RESUMING, err);
 	if (r == 0)
 		r = plan_run(resume_steps, sizeof(resume_steps) / sizeof(resume_steps[0]), op, err);
 	if (r < 0) {

@@ -13,6 +13,7 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/machine.h"
 #include "client/broker.h"
 #include "job/counts.h"
 #include "process/reaper.h"
@@ -105,12 +106,18 @@ static json_t *first_gpus(const struct job *j, bool is_asked)
 	return is_asked && !is_off_gpu(j) ? json_null() : json_array();
 }
 
+static bool is_stopped(const struct proc_info *p)
+{
+	return p->state == 'T' || p->state == 't';
+}
+
 /* What /proc says of the members of a job. */
 struct members_seen {
 	int result; /* of reading the tree */
 	uint64_t host_bytes;
 	json_int_t n_gpu;
-	bool unknown; /* it is unknown whether some use a GPU */
+	bool unknown; /* it is unknown whether some use a GPU, or what */
+	char *frozen; /* a frozen cgroup with one of them; owned, NULL: none */
 };
 
 static struct members_seen see_members(struct observation *l, json_t *o, const struct job *j)
@@ -126,7 +133,12 @@ static struct members_seen see_members(struct observation *l, json_t *o, const s
 
 		seen.host_bytes += tree.items[i].rss_bytes;
 		seen.n_gpu += uses > 0;
-		if (uses > 0 && !is_off_gpu(j))
+		if (!seen.frozen)
+			seen.frozen = machine_frozen_cgroup(pid);
+		/* For one that cannot run the driver would wait. */
+		if (uses > 0 && !is_off_gpu(j) && (seen.frozen || is_stopped(&tree.items[i])))
+			seen.unknown = true;
+		else if (uses > 0 && !is_off_gpu(j))
 			uses = remember_process(l, o, j, pid);
 		seen.unknown |= uses < 0 && !tree.items[i].ends;
 	}
@@ -140,12 +152,14 @@ int observe_job(struct observation *l, json_t *o, const struct job *j)
 {
 	const struct members_seen seen = see_members(l, o, j);
 	const bool is_asked = seen.unknown || seen.n_gpu;
+	auto_free char *frozen = seen.frozen;
 	json_t *host = seen.result < 0 ? json_null() : json_integer((json_int_t)seen.host_bytes);
 
 	if (json_object_set_new(o, "gpu_processes", json_integer(seen.n_gpu)) < 0 ||
 	    json_object_set_new(o, "gpus", first_gpus(j, is_asked)) < 0 ||
 	    json_object_set_new(o, "needs", is_off_gpu(j) ? describe_needs(j) : json_null()) < 0 ||
 	    json_object_set_new(o, "host_bytes", host) < 0 ||
+	    json_object_set_new(o, "frozen", frozen ? wire_string(frozen) : json_null()) < 0 ||
 	    json_object_set_new(o, "last_checkpoint", last_checkpoint(j)) < 0)
 		return -ENOMEM;
 	return 0;

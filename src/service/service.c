@@ -225,7 +225,7 @@ static int fail_still(const struct relay *w, struct brumate_error *err)
 	const bool frozen = machine_is_frozen(w->peer.pid);
 	brumate_fail(err, EHOSTDOWN, "%s (process %d) %s, so it does not answer", program,
 		     w->peer.pid, frozen ? "is frozen with its cgroup" : "was stopped by a signal");
-	brumate_error_exit(err, EXIT_BUSY);
+	brumate_error_exit(err, EXIT_FROZEN);
 	if (frozen)
 		brumate_hint(err, "thaw the cgroup that is named in /proc/%d/cgroup", w->peer.pid);
 	else

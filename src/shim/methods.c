@@ -106,12 +106,14 @@ struct operation {
 	unsigned where;	 /* REQUEST_SUSPEND … */
 	unsigned states; /* IN(JOB_RUNNING) … */
 	int (*run)(struct op *op, struct brumate_error *err);
+	unsigned
+		goal; /* the state that it is to reach, where that is all that is asked for; else 0 */
 };
 
 static const struct operation suspend_operation = { "suspend", REQUEST_SUSPEND, IN(JOB_RUNNING),
-						    engine_suspend };
+						    engine_suspend, IN(JOB_SUSPENDED) };
 static const struct operation resume_operation = { "resume", REQUEST_RESUME, IN(JOB_SUSPENDED),
-						   engine_resume };
+						   engine_resume, IN(JOB_RUNNING) };
 static const struct operation checkpoint_operation = { "checkpoint", REQUEST_CHECKPOINT,
 						       IN(JOB_RUNNING) | IN(JOB_SUSPENDED),
 						       engine_checkpoint };
@@ -177,6 +179,44 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 	return 0;
 }
 
+/* Whether the job is already as the caller wants it. With its memory elsewhere than asked for, it is not. */
+static bool is_reached(const struct job *job, const struct operation *what,
+		       const struct request *request)
+{
+	return (what->goal & IN(job->state)) && !request->n_pairs &&
+	       (job->state != JOB_SUSPENDED || job->parked == request->park);
+}
+
+/* Takes the record for @op; 1: there is nothing to do. */
+static int begin(struct shim *s, struct op *op, const struct operation *what,
+		 struct brumate_error *err)
+{
+	const unsigned states = what->states | what->goal;
+	const uint32_t wait_ms = op->request->wait_ms;
+	int r = wait_ms ? shim_begin_within(s, what->kind, states, wait_ms, &op->progress, err)
+			: shim_begin(s, what->kind, states, err);
+
+	if (r < 0 || (what->states & IN(s->job.state)))
+		return r;
+	if (is_reached(&s->job, what, op->request))
+		return 1;
+	shim_end(s);
+	return shim_begin(s, what->kind, what->states, err); /* which says why not */
+}
+
+static int reply_reached(struct shim *s, struct op *op, struct wire_call_context *call,
+			 struct brumate_error *err)
+{
+	auto_json json_t *summary = op_summary(op);
+	auto_json json_t *reply = json_pack("{s:O}", "summary", summary);
+
+	shim_end(s);
+	if (!reply || json_object_set_new(summary, "already", json_true()) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	wire_reply(call, reply);
+	return 0;
+}
+
 static int operate(struct shim *s, const struct operation *what, struct wire_call_context *call,
 		   json_t *parameters, struct brumate_error *err)
 {
@@ -196,9 +236,9 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 	if (r == 0 && what->where == REQUEST_RESTORE)
 		r = open_image(&op, parameters, err);
 	if (r == 0)
-		r = shim_begin(s, what->kind, what->states, err);
-	if (r < 0)
-		return r;
+		r = begin(s, &op, what, err);
+	if (r != 0)
+		return r < 0 ? r : reply_reached(s, &op, call, err);
 	shim_prepare_op(s, &op, &request, &conf);
 	if (what->where == REQUEST_RESTORE) {
 		shim_forget_exits(s);

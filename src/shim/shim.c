@@ -235,6 +235,29 @@ int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate
 	return r;
 }
 
+int shim_begin_within(struct shim *s, const char *kind, unsigned states, uint32_t wait_ms,
+		      struct progress *progress, struct brumate_error *err)
+{
+	const uint64_t until_ns = deadline_in_ms(wait_ms);
+	int r = 0;
+
+	pthread_mutex_lock(&s->lock);
+	while (s->busy && !s->left && deadline_left_ms(until_ns) && r == 0) {
+		const uint64_t look_ns = deadline_in_ms(HANG_UP_MS);
+		const struct timespec until =
+			deadline_timespec(look_ns < until_ns ? look_ns : until_ns);
+
+		pthread_cond_timedwait(&s->freed, &s->lock, &until);
+		pthread_mutex_unlock(&s->lock); /* it may ask the caller */
+		r = progress_check(progress, err);
+		pthread_mutex_lock(&s->lock);
+	}
+	if (r == 0)
+		r = begin_locked(s, kind, states, err);
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
 int shim_begin_after(struct shim *s, const char *kind, unsigned states,
 		     const struct wire_call_context *call, struct brumate_error *err)
 {

@@ -41,12 +41,12 @@ struct shim_mend {
 
 struct shim {
 	pthread_mutex_t lock;
-	struct job job;	      /* under the lock; while busy, the operation's */
-	struct vault vault;   /* used as the record is */
-	bool held_unknown;    /* under the lock: what a predecessor left has yet to be read */
+	struct job job;	    /* under the lock; while busy, the operation's */
+	struct vault vault; /* used as the record is */
+	bool held_unknown;  /* under the lock: what a predecessor left has yet to be read */
 	struct brumate_error held_why; /* then: why that has failed so far */
-	const char *busy;     /* kind of the operation under way; NULL: none */
-	atomic_bool ending;   /* it will end soon: it is done, or its caller has gone */
+	const char *busy;	       /* kind of the operation under way; NULL: none */
+	atomic_bool ending;	       /* it will end soon: it is done, or its caller has gone */
 	json_t *unsaved; /* under the lock, while that is tried again: a record that is not on disk yet, as a Job; owned */
 	json_t *progress; /* under the lock: its Progress, as last reported; owned, NULL: not reported yet */
 	pthread_cond_t freed; /* busy has become NULL; waits by CLOCK_MONOTONIC */
@@ -76,9 +76,9 @@ struct shim {
 		int kept_fd; /* as long as it is open the broker has memory ready; -1: it has none */
 		pid_t *pids; /* for these */
 		size_t n_pids;
-		bool little;	 /* they have too little for it */
-		bool may_open;	 /* GPUs for that */
-		bool listens;	 /* processes that may need the memory which this takes can ask for it */
+		bool little;   /* they have too little for it */
+		bool may_open; /* GPUs for that */
+		bool listens; /* processes that may need the memory which this takes can ask for it */
 		bool gives_back; /* GPUs were open, and are to be no more */
 		bool asked, answered;
 		struct broker_prepared answer;
@@ -90,10 +90,10 @@ struct shim {
 	} prepare;
 	struct shim_marks { /* of the main thread alone */
 		int fd;	    /* timerfd, readable when the log is to be looked at; -1: it is not */
-		char *log, *path; /* owned; NULL: there is no log */
-		uint64_t size;	  /* of the log, at the last mark */
+		char *log, *path;    /* owned; NULL: there is no log */
+		uint64_t size;	     /* of the log, at the last mark */
 		uint64_t keep_bytes; /* of its end, on disk; 0: all of it */
-		size_t n;	  /* marks in the file */
+		size_t n;	     /* marks in the file */
 		unsigned every_s;
 		bool armed;
 	} marks;
@@ -110,7 +110,7 @@ struct shim {
 		struct shim_task task; /* resumes the job */
 	} wake;
 	struct shim_owner {
-		int fd;	      /* pidfd of the process that the job ends with; -1: there is none */
+		int fd; /* pidfd of the process that the job ends with; -1: there is none */
 		struct shim_task task; /* ends the job */
 	} owner;
 };
@@ -122,6 +122,9 @@ extern const size_t shim_n_methods;
  * moment for an operation under way, as callers read its end in the record just before shim_end(), and 10 s for one that is
  * done, or whose caller has gone. -EBUSY. */
 int shim_begin(struct shim *s, const char *kind, unsigned states, struct brumate_error *err);
+/** Like shim_begin(), but waits up to @wait_ms for the operation under way to end, while that of @progress may go on. */
+int shim_begin_within(struct shim *s, const char *kind, unsigned states, uint32_t wait_ms,
+		      struct progress *progress, struct brumate_error *err);
 /** Like shim_begin(), but waits for the operation under way until it ends, or until the caller hangs up: -ECANCELED. */
 int shim_begin_after(struct shim *s, const char *kind, unsigned states,
 		     const struct wire_call_context *call, struct brumate_error *err);

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 
-from cases import MIB, Bed, Log, Skipped, case, expect, main, process_start, run, wait_until, with_env
+from cases import EXIT_FROZEN, EXIT_NO_ROOM, MIB, Bed, Log, Skipped, case, expect, main, process_start, run, wait_until, with_env
 
 
 # Names and processes that are not there.
@@ -370,7 +370,7 @@ def too_little_vram(bed):
     bed.ok("suspend", job)
     hog, _ = bed.started([bed.program("hog"), "--leave-mib", 100])
     used = bed.vram()
-    result = bed.refused(1, "free", "resume", job)
+    result = bed.refused(EXIT_NO_ROOM, "free", "resume", job)
     expect("--gpu-map" in result.err, f"no way out is shown: {result.err!r}")
     bed.expect_state(job, "suspended")
     expect(bed.vram() == used, "device memory was touched")
@@ -381,7 +381,7 @@ def too_little_vram(bed):
     log.goes_on()
     bed.end(job)
     hog, _ = bed.started([bed.program("hog"), "--leave-mib", 100])
-    bed.refused(1, "free", "restore", "image")
+    bed.refused(EXIT_NO_ROOM, "free", "restore", "image")
     expect(bed.state(job) in ("checkpointed", "exited"), f"{job} is {bed.state(job)}")
     old, new = bed.uuids()
     before = log.last_step()
@@ -647,7 +647,7 @@ def stopped_job(bed):
         os.kill(pid, signal.SIGSTOP)
         wait_until(lambda: open(f"/proc/{pid}/stat", encoding="ascii").read().rsplit(")", 1)[1].split()[0] == "T", "the stop")
         result = bed.cli(verb, job, "--timeout", "2s")
-        expect(result.code in (4, 6, 7, 124) and re.search("stopped", result.err), result.why())
+        expect(result.code == EXIT_FROZEN and re.search("stopped", result.err), result.why())
         expect(result.seconds < 10, f"it took {result.seconds:.1f} s to say so")
         os.kill(pid, signal.SIGCONT)
         bed.wait_state(job, ("running",))

@@ -32,6 +32,7 @@ AS_NOBODY = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
 
 EXIT_FAILED, EXIT_USAGE, EXIT_NOT_FOUND, EXIT_UNSUPPORTED, EXIT_PERMISSION = 1, 2, 3, 4, 5
 EXIT_BUSY, EXIT_STILL_RUNNING, EXIT_JOB_LOST, EXIT_BAD_IMAGE, EXIT_TIMEOUT = 6, 7, 8, 9, 124
+EXIT_NO_ROOM, EXIT_FROZEN = 10, 11
 
 # The end of a program in Python that imports time and has said "ready ...".
 STEPPING = """

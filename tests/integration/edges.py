@@ -304,7 +304,7 @@ def a_stopped_child_without_gpu_state(bed):
 def a_stopped_child_with_gpu_state(bed):
     job, log, child = stopped_child(bed, "fork-before")
     for verb in ("suspend", "checkpoint"):
-        bed.refused(6, rf"process {child} \(kinds\) is stopped", verb, job)
+        bed.refused(11, rf"process {child} \(kinds\) is stopped", verb, job)
     os.kill(child, signal.SIGCONT)
     log.goes_on()
 

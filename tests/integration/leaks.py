@@ -105,7 +105,8 @@ def refusals_and_failures(bed):
     job, log = bed.counter(mib=16)
 
     def cycle():
-        bed.refused(6, "is running", "resume", job)
+        bed.refused(6, "is running", "resume", job, "--gpu-map", "0=1,1=0")
+        bed.ok("resume", job)
         bed.refused(3, "nosuch", "restore", "nosuch")
         for point, verb in (("suspend.gpu-checkpoint.end", "suspend"), ("checkpoint.frozen", "checkpoint"),
                             ("store.rename", "checkpoint")):

@@ -10,7 +10,7 @@ import re
 import signal
 import subprocess
 
-from cases import Failed, all_go_on, case, expect, find_build, main, numbered_steps, process_start, wait_until
+from cases import EXIT_NO_ROOM, Failed, all_go_on, case, expect, find_build, main, numbered_steps, process_start, wait_until
 
 SWEEP = os.environ.get("BRUMATE_TEST_SWEEP") == "1"
 SHIM = find_build().program("brumate-shim")
@@ -181,12 +181,12 @@ def no_room(bed, verb, code):
 
 @case
 def no_room_to_resume(bed):
-    no_room(bed, "resume", 1)
+    no_room(bed, "resume", EXIT_NO_ROOM)
 
 
 @case
 def no_room_to_restore(bed):
-    no_room(bed, "restore", 1)
+    no_room(bed, "restore", EXIT_NO_ROOM)
 
 
 @case

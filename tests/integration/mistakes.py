@@ -128,7 +128,7 @@ def habits_of_other_tools(bed):
 def what_state_a_job_is_in(bed):
     job, _ = bed.counter(mib=16)
     bed.ok("suspend", job)
-    refused = bed.refused(EXIT_BUSY, f"job {job} is suspended$", "suspend", job)
+    refused = bed.refused(EXIT_BUSY, f"job {job} is suspended$", "suspend", "--park", job)
     expect(f"brumate resume {job}" in refused.err, refused.why())
     bed.ok("checkpoint", job)
     refused = bed.refused(EXIT_BUSY, f"job {job} is checkpointed$", "suspend", job)

@@ -8,7 +8,7 @@ import signal
 import time
 from contextlib import contextmanager
 
-from cases import Skipped, as_user, case, expect, main, read_text, wait_until
+from cases import EXIT_FROZEN, Skipped, as_user, case, expect, main, read_text, wait_until
 from harness import process_start
 from users_jobs import children, status
 
@@ -42,7 +42,7 @@ def a_shim_that_was_stopped(bed):
     shim = bed.shim(job)
     words = rf"brumate-shim \(process {shim}\) was stopped by a signal"
     with stopped(shim):
-        in_time(bed, 2 + SPARE_S, 6, words, "doctor", "--job", job)
+        in_time(bed, 2 + SPARE_S, EXIT_FROZEN, words, "doctor", "--job", job)
         for verb in ("suspend", "checkpoint"):
             in_time(bed, 1 + SPARE_S, 124, f"timed out after 1 s: {words}", verb, "--timeout", "1s", job)
         expect(bed.ok("ps").out.count("running") == 1, "ps does not show it")
@@ -81,7 +81,7 @@ def a_wait_is_for_the_job(bed):
     job, log = bed.counter()
     waiting, attached = bed.spawn("wait", job), bed.spawn("logs", "--follow", job)
     with stopped(bed.shim(job)):
-        in_time(bed, 2 + SPARE_S, 6, "was stopped by a signal", "doctor", "--job", job)
+        in_time(bed, 2 + SPARE_S, EXIT_FROZEN, "was stopped by a signal", "doctor", "--job", job)
         expect(waiting.process.poll() is None and attached.process.poll() is None, "it waited no longer than others do")
     log.goes_on()
     bed.ok("kill", "--signal", "KILL", job)
@@ -263,13 +263,71 @@ def a_shim_whose_cgroup_is_frozen(bed):
         write(os.path.join(path, "cgroup.procs"), shim)
         write(file, freeze)
         try:
-            in_time(bed, 2 + SPARE_S, 6, rf"\(process {shim}\) is frozen with its cgroup", "doctor", "--job", job)
+            in_time(bed, 2 + SPARE_S, EXIT_FROZEN, rf"\(process {shim}\) is frozen with its cgroup", "doctor", "--job", job)
             in_time(bed, 1 + SPARE_S, 124, "is frozen with its cgroup", "suspend", "--timeout", "1s", job)
         finally:
             write(file, thaw)
         bed.expect_whole(job, log)
     finally:
         leave(path)
+
+
+@contextmanager
+def frozen(*pids):
+    """These processes, in a cgroup of their own that is frozen; its path."""
+    path, file, (freeze, thaw) = freezer(f"brumate-test-{os.getpid()}")
+    try:
+        for pid in pids:
+            write(os.path.join(path, "cgroup.procs"), pid)
+        write(file, freeze)
+        wait_until(lambda: read_text(os.path.join(path, "freezer.state")).strip() == "FROZEN" or
+                   "frozen 1" in read_text(os.path.join(path, "cgroup.events")), "the cgroup to freeze")
+        try:
+            yield path
+        finally:
+            write(file, thaw)
+    finally:
+        leave(path)
+
+
+@case
+def a_job_that_is_frozen(bed):
+    """It is told who has frozen it, at once, and not touched; others are listed as fast as ever."""
+    job, log = bed.counter("train")
+    other, _ = bed.counter("other")
+    bed.doctor()  # starts a broker
+    with frozen(bed.pid(job)) as path:
+        name = os.path.basename(path)
+        for verb in ("suspend", "checkpoint"):
+            in_time(bed, SPARE_S, EXIT_FROZEN, rf"job {job}: process \d+ \(counter\) is frozen with its cgroup \S*/{name}$", verb, job)
+        listed = {entry["id"]: entry for entry in bed.list("ps", "jobs")}
+        expect(listed[job]["frozen"].endswith(f"/{name}") and listed[job]["gpus"] is None, f"{listed[job]}")
+        expect(listed[other]["frozen"] is None and listed[other]["gpus"][0]["bytes"], f"{listed[other]}")
+        expect(bed.ok("ps").out.count("running (frozen)") == 1, "ps does not show it")
+        fastest = min(bed.ok("ps").seconds for _ in range(3))
+        expect(fastest < 1, f"ps takes {fastest:.1f} s")
+        bed.expect_state(job, "running")
+    bed.expect_whole(job, log)
+    bed.ok("suspend", job)
+    with frozen(bed.pid(job)):
+        in_time(bed, SPARE_S, EXIT_FROZEN, "is frozen with its cgroup", "resume", job)
+        bed.expect_state(job, "suspended")
+    bed.ok("resume", job)
+    bed.expect_whole(job, log)
+
+
+@case
+def a_broker_that_is_frozen(bed):
+    """As one is in the cgroup of a job that a scheduler has suspended."""
+    job, log = bed.counter("train")
+    bed.doctor()  # starts it
+    with frozen(bed.broker()):
+        seconds = bed.ok("ps").seconds
+        expect(seconds < 1, f"ps takes {seconds:.1f} s")
+        expect(bed.job(job)["gpus"] is None, "its GPUs are known without a broker")
+    in_time_and_done(bed, 8, "suspend", job)
+    bed.ok("resume", job)
+    bed.expect_whole(job, log)
 
 
 main()
