@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Runs the brumate command and reads what it says."""
 
+import contextlib
 import errno
 import json
 import os
@@ -24,7 +25,11 @@ class BrumateError(Exception):
 def _error_of(done: "subprocess.CompletedProcess[str]") -> BrumateError:
     text, hint = "", ""
     for line in done.stderr.splitlines():
-        if line.startswith("hint: "):
+        if line.startswith("{"):
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                error = json.loads(line)["error"]
+                text, hint = error["message"], error["hint"] or ""
+        elif line.startswith("hint: "):
             hint = line[len("hint: "):]
         elif line.startswith("brumate: "):
             text = line[len("brumate: "):]

@@ -138,18 +138,42 @@ static void read_all(int fd, char *ret, size_t room)
 	ret[len] = '\0';
 }
 
-/* The error for the command's exit code, with the text that it printed. */
-static int told(int status, const char *output)
+/* The message of the error in @output, which is a JSON string in ASCII, changed in place into what it stands for; NULL: there is
+ * none. What is not in ASCII becomes '?'. */
+static const char *find_message(char *output)
 {
-	static const char prefix[] = "brumate: ";
-	const char *text = strstr(output, prefix);
+	static const char prefix[] = "\"message\":\"";
+	char *text = strstr(output, prefix), *to;
+
+	if (!text)
+		return NULL;
+	text += strlen(prefix);
+	to = text;
+	for (const char *from = text; *from && *from != '"'; from++) {
+		if (*from == '\\' && *++from == 'u') {
+			from += strnlen(from, 5) - 1;
+			*to++ = '?';
+		} else {
+			*to++ = *from;
+		}
+		if (!*from)
+			break;
+	}
+	*to = '\0';
+	return text;
+}
+
+/* The error for the command's exit code, with the text that it printed. */
+static int told(int status, char *output)
+{
+	const char *text = find_message(output);
 	int exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 	int code = exit_code == EXIT_NOT_FOUND	  ? ESRCH
 		   : exit_code == EXIT_PERMISSION ? EACCES
 		   : exit_code == EXIT_BUSY	  ? EBUSY
 						  : EIO;
 
-	return fail(code, "%s", text ? text + strlen(prefix) : "brumate failed and did not say why");
+	return fail(code, "%s", text ? text : "brumate failed and did not say why");
 }
 
 /* Runs the command to its end; @output: what it prints. */

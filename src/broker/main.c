@@ -245,6 +245,8 @@ static int get_idle_ms(uint64_t *ret, const struct brumate_conf *conf, struct br
 		return 0;
 	}
 	double seconds = strtod(text, &end);
+	if (end != text && !*end && seconds == 0)
+		seconds = IDLE_MAX_S;
 	if (*end || !(seconds > 0) || seconds > IDLE_MAX_S)
 		return brumate_fail(err, EINVAL,
 				    IDLE_VARIABLE ": '%s' is not a number of seconds up to %d",

@@ -95,6 +95,13 @@ static bool hint_foreign(const struct command *c, const char *option, struct bru
 	return false;
 }
 
+/* Such an option is not to be typed because an error suggests it. */
+static bool turns_check_off(enum option_id id)
+{
+	return id == OPT_FORCE || id == OPT_YES || id == OPT_ALLOW_UNAUTHENTICATED ||
+	       id == OPT_TCP_CLOSE || id == OPT_TCP_SKIP_IN_FLIGHT || id == OPT_DROP_EXTERNAL;
+}
+
 static int fail_unknown_option(const struct command *c, const char *name, size_t len,
 			       struct brumate_error *err)
 {
@@ -116,6 +123,8 @@ static int fail_unknown_option(const struct command *c, const char *name, size_t
 	}
 	const struct option_spec *begins = NULL; /* with what was given */
 	for (const struct option_spec *o = c->options; o->name; o++) {
+		if (turns_check_off(o->id))
+			continue;
 		nearest_consider(&n, o->name);
 		if (!begins && len && !strncmp(o->name, name, len))
 			begins = o;
@@ -130,9 +139,19 @@ static int store_option(struct invocation *in, const struct option_spec *o, cons
 {
 	const struct command *c = in->command;
 
+	/* As of a variable in a script that is not set: what would happen without the option is not what is meant. */
+	if (o->value && !*value) {
+		brumate_fail(err, EINVAL, "%s: --%s: the value is empty, expected %s", c->name,
+			     o->name, o->value);
+		hint_help(c, err);
+		return -EINVAL;
+	}
 	if (o->value && o->words && !words_contain(o->words, value)) {
-		brumate_fail(err, EINVAL, "%s: --%s: \"%s\" is none of: %s", c->name, o->name,
-			     value, o->words);
+		char list[WORDS_LISTED_BYTES];
+
+		words_list(list, o->words);
+		brumate_fail(err, EINVAL, "%s: --%s: \"%s\": expected %s", c->name, o->name, value,
+			     list);
 		hint_help(c, err);
 		return -EINVAL;
 	}
@@ -206,6 +225,19 @@ static int parse_letters(struct invocation *in, int argc, char **argv, int *i,
 	return 0;
 }
 
+/* Those of a command line that is to be run may be empty. */
+static int check_operands_not_empty(const struct invocation *in, struct brumate_error *err)
+{
+	for (int i = 0; i < in->n_operands && !in->command->operands_last; i++)
+		if (!*in->operands[i]) {
+			brumate_fail(err, EINVAL, "%s: an operand is empty, expected %s",
+				     in->command->name, in->command->operands);
+			hint_help(in->command, err);
+			return -EINVAL;
+		}
+	return 0;
+}
+
 static int check_operands(const struct invocation *in, struct brumate_error *err)
 {
 	const struct command *c = in->command;
@@ -218,7 +250,7 @@ static int check_operands(const struct invocation *in, struct brumate_error *err
 		brumate_fail(err, EINVAL, "%s: unexpected operand \"%s\"", c->name,
 			     in->operands[c->n_operands_max]);
 	else
-		return 0;
+		return check_operands_not_empty(in, err);
 	if (in->n_operands < c->n_operands_min || !hint_foreign(c, "", err))
 		hint_help(c, err);
 	return -EINVAL;
@@ -275,6 +307,22 @@ bool words_contain(const char *words, const char *word)
 		p += strspn(p, " ");
 	}
 	return false;
+}
+
+void words_list(char ret[static WORDS_LISTED_BYTES], const char *words)
+{
+	size_t len = 0;
+
+	*ret = '\0';
+	for (const char *p = words; *p && len < WORDS_LISTED_BYTES;) {
+		const size_t n = strcspn(p, " ");
+		const char *between = p == words ? "" : p[n] ? ", " : " or ";
+
+		len += (size_t)snprintf(ret + len, WORDS_LISTED_BYTES - len, "%s%.*s", between,
+					(int)n, p);
+		p += n;
+		p += strspn(p, " ");
+	}
 }
 
 static const struct {
@@ -521,11 +569,9 @@ int add_gpu(json_t *parameters, const struct invocation *in, struct brumate_erro
 {
 	const char *kind = in->values[OPT_SIMULATED] ? "simulated" : getenv("BRUMATE_GPU");
 
+	/* check_environment() has refused other values. */
 	if (!kind || !*kind)
 		return 0;
-	if (strcmp(kind, "simulated") && strcmp(kind, "real"))
-		return brumate_fail(err, EINVAL, "BRUMATE_GPU=%s: expected simulated or real",
-				    kind);
 	return add_string(parameters, "gpu", strcmp(kind, "real") ? kind : "", err);
 }
 

@@ -17,6 +17,11 @@
 /** Whether @word is one of the space-separated @words (may be NULL). */
 bool words_contain(const char *words, const char *word);
 
+enum { WORDS_LISTED_BYTES = 256 };
+
+/** The space-separated @words as a sentence has them: "auto, none, lz4 or zstd". */
+void words_list(char ret[static WORDS_LISTED_BYTES], const char *words);
+
 /** Reads a time: "500ms", "30s", "2m", "1h", "7d", "1.5s"; a bare number is seconds. -EINVAL names @what. */
 int parse_duration(uint64_t *ret_ms, const char *what, const char *text, struct brumate_error *err);
 

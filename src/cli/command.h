@@ -71,11 +71,9 @@ enum option_id {
 	OPT_OCI,
 	OPT_BUNDLE,
 	OPT_WHEN_READY,
+	OPT_WAIT,
 	OPT__EDGE, /* from here the options that an edge's commands alone have */
 	OPT__MAX = OPT__EDGE + 16,
-	OPT_INTERVAL,
-	OPT_WAIT,
-	OPT__MAX,
 };
 
 /** What a shell offers for a value. */
@@ -84,6 +82,9 @@ enum completes {
 	COMPLETES_FILE,
 	COMPLETES_DIR,
 	COMPLETES_JOB,
+	COMPLETES_LIVING, /* jobs that are alive, */
+	COMPLETES_RUNNING,
+	COMPLETES_SUSPENDED,
 	COMPLETES_CHECKPOINT,
 	COMPLETES_WORDS,
 	COMPLETES_COMMAND,
@@ -193,6 +194,9 @@ int command_parse(struct invocation *ret, const struct command *command, int arg
 /** Writes help: of all commands, and of one. */
 void help_print_all(void);
 void help_print(const struct command *command);
+
+/** Refuses variables of the environment whose values mean nothing, by name: -EINVAL (environment.c). */
+int check_environment(struct brumate_error *err);
 
 /** Completion script for "bash", "zsh" or "fish" on stdout. 0 or -EINVAL. */
 int completion_print(const char *shell, struct brumate_error *err);

@@ -5,75 +5,6 @@
 
 #include <string.h>
 
-/* A flag; an option with a value; and one whose value is a word of a few. @letter: 0 where it has none. */
-#define FLAG(id, name, letter, help)                                  \
-	{                                                             \
-		id, name, letter, NULL, help, COMPLETES_NOTHING, NULL \
-	}
-#define VALUE(id, name, letter, value, completes, help)        \
-	{                                                      \
-		id, name, letter, value, help, completes, NULL \
-	}
-#define CHOICE(id, name, value, words, help)                     \
-	{                                                        \
-		id, name, 0, value, help, COMPLETES_WORDS, words \
-	}
-#define END                  \
-	{                    \
-		.name = NULL \
-	}
-
-/* Options of several commands. */
-#define FORMAT	   CHOICE(OPT_FORMAT, "format", "FORMAT", "table json", "table (default) or json")
-#define NO_HEADERS FLAG(OPT_NO_HEADERS, "no-headers", 0, "omit the headings")
-#define QUIET	   FLAG(OPT_QUIET, "quiet", 'q', "print ids only")
-#define PID(what)  VALUE(OPT_PID, "pid", 'p', "PID", COMPLETES_PID, what)
-#define CONTAINER                                                            \
-	VALUE(OPT_CONTAINER, "container", 'C', "ID|NAME", COMPLETES_NOTHING, \
-	      "a container of runc, crun, podman, containerd or docker")
-#define WHEN_READY(what) FLAG(OPT_WHEN_READY, "when-ready", 0, what)
-#define OCI(what)	 VALUE(OPT_OCI, "oci", 0, "DIR", COMPLETES_DIR, what)
-#define GPU                                              \
-	CHOICE(OPT_GPU, "gpu", "KIND", "real simulated", \
-	       "real, or simulated for the simulated driver (default: BRUMATE_GPU)")
-#define TIMEOUT(what) VALUE(OPT_TIMEOUT, "timeout", 't', "TIME", COMPLETES_NOTHING, what)
-#define WAIT(what)    VALUE(OPT_WAIT, "wait", 0, "TIME", COMPLETES_NOTHING, what)
-#define FORCE(what)   FLAG(OPT_FORCE, "force", 0, what)
-#define DIR(what)     VALUE(OPT_DIR, "dir", 0, "DIR", COMPLETES_DIR, what)
-#define GPU_MAP                                                            \
-	VALUE(OPT_GPU_MAP, "gpu-map", 0, "OLD=NEW,...", COMPLETES_GPU_MAP, \
-	      "move to other GPUs; UUIDs, or numbers as in `brumate doctor`")
-#define NAME(what) VALUE(OPT_NAME, "name", 'n', "NAME", COMPLETES_NOTHING, what)
-#define MEANS_JOB \
-	FLAG(OPT_JOB, "job", 'j', "take the name as a job's, even if a checkpoint has it too")
-#define MEANS_CHECKPOINT                        \
-	FLAG(OPT_CHECKPOINT, "checkpoint", 'c', \
-	     "take the name as a checkpoint's, even if a job has it too")
-#define KEEP_LAST(what)	  VALUE(OPT_KEEP_LAST, "keep-last", 0, "N", COMPLETES_NOTHING, what)
-#define KEEP_WITHIN(what) VALUE(OPT_KEEP_WITHIN, "keep-within", 0, "TIME", COMPLETES_NOTHING, what)
-#define YES		  FLAG(OPT_YES, "yes", 'y', "do not ask on a terminal")
-#define ALL_OF(what)	  FLAG(OPT_ALL, "all", 'a', "all " what)
-#define LATEST		  FLAG(OPT_LATEST, "latest", 'l', "the latest of these only")
-#define ATTACH \
-	FLAG(OPT_ATTACH, "attach", 'a', "show the output and pass on signals and the exit status")
-#define FOLLOW(what)  FLAG(OPT_FOLLOW, "follow", 'f', what)
-#define SINCE(what)   VALUE(OPT_SINCE, "since", 0, "TIME", COMPLETES_NOTHING, what)
-#define OUTPUT(what)  VALUE(OPT_OUTPUT, "output", 'o', "FILE", COMPLETES_FILE, what)
-#define ONE_JOB(what) VALUE(OPT_JOB, "job", 'j', "JOB", COMPLETES_JOB, what)
-#define LIVE \
-	FLAG(OPT_LIVE, "live", 0, "copy while the job runs, and stop it only for what has changed")
-#define STATS FLAG(OPT_STATS, "stats", 0, "show how long each phase took, and what was copied")
-#define KEEP_COPY                           \
-	FLAG(OPT_KEEP_COPY, "keep-copy", 0, \
-	     "keep the copy in host memory, so that the next one is of what changed")
-#define KEY_FILE(what) VALUE(OPT_KEY_FILE, "key-file", 0, "FILE", COMPLETES_FILE, what)
-#define ALLOW_UNAUTHENTICATED                                       \
-	FLAG(OPT_ALLOW_UNAUTHENTICATED, "allow-unauthenticated", 0, \
-	     "accept a checkpoint of unknown origin although a key is configured")
-#define AUTHENTIC                                                                \
-	KEY_FILE("check it with the key in FILE instead of the configured one"), \
-		ALLOW_UNAUTHENTICATED
-
 const struct option_spec help_option = FLAG(OPT_HELP, "help", 'h', "show this help");
 
 static const struct option_spec run_options[] = {
@@ -87,8 +18,8 @@ static const struct option_spec run_options[] = {
 	VALUE(OPT_LABEL, "label", 0, "KEY=VALUE", COMPLETES_LABEL,
 	      "a label for the job; may be repeated"),
 	FLAG(OPT_WAKE, "wake", 0, "once suspended, resume it when it next calls the GPU"),
-	GPU,
 	SIMULATED,
+	FORMAT,
 	END,
 };
 static const struct option_spec ps_options[] = {
@@ -118,6 +49,7 @@ static const struct option_spec events_options[] = {
 static const struct option_spec no_options[] = { END };
 static const struct option_spec wait_options[] = {
 	TIMEOUT("give up after TIME (exit code 124)"),
+	FORMAT,
 	END,
 };
 static const struct option_spec kill_options[] = {
@@ -126,19 +58,23 @@ static const struct option_spec kill_options[] = {
 	      "send only this signal (default: TERM, then KILL)"),
 	VALUE(OPT_GRACE, "grace", 0, "TIME", COMPLETES_NOTHING,
 	      "time between TERM and KILL (default: 10s)"),
+	YES,
+	FORMAT,
 	END,
 };
 static const struct option_spec rm_options[] = {
 	MEANS_JOB, MEANS_CHECKPOINT,
 	YES,	   DIR("remove checkpoints in DIR instead of the default place"),
-	END,
+	FORMAT,	   END,
 };
 static const struct option_spec manage_options[] = {
 	PID("the process to take in, with its descendants"),
 	NAME("name of the job (default: made from the command)"),
 	SIMULATED,
+	FORMAT,
 	END,
 };
+static const struct option_spec release_options[] = { FORMAT, END };
 static const struct option_spec suspend_options[] = {
 	ALL_OF("running jobs"),
 	PID("a process instead of a job"),
@@ -281,6 +217,7 @@ static const struct option_spec prune_options[] = {
 static const struct option_spec pin_options[] = {
 	FLAG(OPT_REMOVE, "remove", 0, "let them be removed again; takes full ids"),
 	DIR("look for it in DIR instead of the default place"),
+	FORMAT,
 	END,
 };
 static const struct option_spec export_options[] = {
@@ -292,6 +229,7 @@ static const struct option_spec export_options[] = {
 static const struct option_spec import_options[] = {
 	AUTHENTIC,
 	DIR("keep it in DIR instead of the default place"),
+	FORMAT,
 	END,
 };
 static const struct option_spec push_options[] = {
@@ -325,25 +263,25 @@ static const struct command commands[] = {
 	{ "events", NULL, "history", "[JOB...]", "show what happened to jobs", 0, -1, false,
 	  COMPLETES_JOB, NULL, events_options, verb_events },
 	{ "wait", NULL, NULL, "JOB", "wait for a job to end; exit as it did", 1, 1, false,
-	  COMPLETES_JOB, NULL, wait_options, verb_wait },
+	  COMPLETES_LIVING, NULL, wait_options, verb_wait },
 	{ "kill", NULL, "stop cancel terminate end", "[JOB...]", "end jobs", 0, -1, false,
-	  COMPLETES_JOB, NULL, kill_options, verb_kill },
+	  COMPLETES_LIVING, NULL, kill_options, verb_kill },
 	{ "rm", NULL, "delete remove forget", "JOB...|CHECKPOINT...",
 	  "forget ended jobs, or remove checkpoints", 1, -1, false, COMPLETES_CHECKPOINT, NULL,
 	  rm_options, verb_rm },
 	{ "manage", NULL, "adopt", "", "manage a running process as a job", 0, 0, false,
 	  COMPLETES_NOTHING, NULL, manage_options, verb_manage, NULL, true },
 	{ "release", NULL, "unmanage detach", "JOB...",
-	  "stop managing jobs; their processes keep running", 1, -1, false, COMPLETES_JOB, NULL,
-	  no_options, verb_release },
+	  "stop managing jobs; their processes keep running", 1, -1, false, COMPLETES_LIVING, NULL,
+	  release_options, verb_release },
 	{ "suspend", NULL, "pause sleep offload freeze", "[JOB...]",
-	  "free the GPUs of jobs; they stay in memory", 0, -1, false, COMPLETES_JOB, NULL,
+	  "free the GPUs of jobs; they stay in memory", 0, -1, false, COMPLETES_RUNNING, NULL,
 	  suspend_options, verb_suspend },
 	{ "resume", NULL, "unpause continue cont wake thaw unfreeze", "[JOB...]",
-	  "put suspended jobs back on their GPUs", 0, -1, false, COMPLETES_JOB, NULL,
+	  "put suspended jobs back on their GPUs", 0, -1, false, COMPLETES_SUSPENDED, NULL,
 	  resume_options, verb_resume },
 	{ "checkpoint", "dump", "save snapshot backup", "[JOB...]", "save jobs to disk", 0, -1,
-	  false, COMPLETES_JOB, NULL, checkpoint_options, verb_checkpoint },
+	  false, COMPLETES_LIVING, NULL, checkpoint_options, verb_checkpoint },
 	{ "restore", NULL, "load undump recover", "CHECKPOINT|JOB|s3://...",
 	  "bring a job back from a checkpoint", 1, 1, false, COMPLETES_CHECKPOINT, NULL,
 	  restore_options, verb_restore },

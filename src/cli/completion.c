@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "job/record.h"
+
 static void print_names(const char *separator)
 {
 	for (size_t i = 0; command_at(i); i++)
@@ -36,10 +38,36 @@ static void print_signals(void)
 		printf("%s%s", i ? " " : "", signal_name(i));
 }
 
-/* Ids and names of jobs, one a line, in any shell. A damaged job has no name. */
-#define PRINT_JOBS                               \
-	"brumate ps --no-headers 2>/dev/null | " \
-	"awk '{ print $1; if ($2 != \"-\") print $2 }'"
+/* Ids and names of jobs with their states behind a tab, one a line, in any shell: of those in the states @args, or of all.
+ * A damaged job has no name. */
+#define PRINT_JOBS(args)                                                    \
+	"brumate ps --no-headers 2>/dev/null | awk -v want=\" " args " \" " \
+	"'want !~ /[a-z]/ || index(want, \" \" $3 \" \") "                  \
+	"{ print $1 \"\\t\" $3; if ($2 != \"-\") print $2 \"\\t\" $3 }'"
+
+/* States by what fits; NULL: any. */
+static const char *states_for(enum completes what)
+{
+	switch (what) {
+	case COMPLETES_RUNNING:
+		return "running";
+	case COMPLETES_SUSPENDED:
+		return "suspended";
+	case COMPLETES_LIVING:
+		return "created running suspending suspended resuming checkpointing restoring";
+	default:
+		return "";
+	}
+}
+
+/* Processes that can be jobs: a thread of the kernel has no command line. One a line, in any shell. */
+#define PRINT_PIDS "grep -las . /proc/[0-9]*/cmdline | cut -d/ -f3"
+
+static void print_states(void)
+{
+	for (enum job_state s = 0; s < JOB_STATE__MAX; s++)
+		printf(" %s", job_state_name(s));
+}
 
 /* Each pair of two GPUs by their numbers, "0=1", one a line, in any shell. */
 #define PRINT_GPU_MAPS                                \
@@ -53,10 +81,34 @@ static void print_signals(void)
 	"awk -F'\"' '/^ *\"labels\": \\{$/ { on = 1; next } /\\}/ { on = 0 } " \
 	"on { print $2 \"=\" $4 }' | sort -u"
 
-/* What --filter of ps takes, one a line. */
-#define PRINT_FILTERS "printf '%%s=\\n' state name id gpu; _brumate_labels | sed 's/^/label=/'"
+/* What --filter of ps takes, one a line: each state, name, and label that there is. */
+static void print_filters(void)
+{
+	fputs("printf 'state=%s\\n'", stdout);
+	print_states();
+	fputs("; printf '%s=\\n' id gpu; brumate ps --no-headers 2>/dev/null | "
+	      "awk '$2 != \"-\" { print \"name=\" $2 }'; _brumate_labels | sed 's/^/label=/'",
+	      stdout);
+}
 
 /* ---- bash ---- */
+
+static bool is_of_jobs(enum completes what)
+{
+	return what == COMPLETES_JOB || what == COMPLETES_LIVING || what == COMPLETES_RUNNING ||
+	       what == COMPLETES_SUSPENDED;
+}
+
+/* States are shown where bash only lists, as after a second Tab: what it would type is the names alone. */
+static const char bash_offer_jobs[] =
+	"_brumate_offer_jobs()\n{\n"
+	"\tlocal jobs=$(_brumate_jobs \"$@\")\n"
+	"\tlocal IFS=$'\\n'\n"
+	"\tCOMPREPLY=($(compgen -W \"$(cut -f1 <<<\"$jobs\")\" -- \"$cur\"))\n"
+	"\tif [[ ${COMP_TYPE-} == 63 ]] && ((${#COMPREPLY[@]} > 1)); then\n"
+	"\t\tCOMPREPLY=($(compgen -W \"$(sed 's/\\t\\(.*\\)/ (\\1)/' <<<\"$jobs\")\" -- "
+	"\"$cur\"))\n"
+	"\tfi\n}\n";
 
 static void bash_reply(enum completes what, const char *words)
 {
@@ -64,12 +116,10 @@ static void bash_reply(enum completes what, const char *words)
 		[COMPLETES_NOTHING] = "COMPREPLY=()",
 		[COMPLETES_FILE] = "COMPREPLY=($(compgen -f -- \"$cur\"))",
 		[COMPLETES_DIR] = "COMPREPLY=($(compgen -d -- \"$cur\"))",
-		[COMPLETES_JOB] = "COMPREPLY=($(compgen -W \"$(_brumate_jobs)\" -- \"$cur\"))",
 		[COMPLETES_CHECKPOINT] = "COMPREPLY=($(compgen -W \"$(brumate ls -q 2>/dev/null; "
-					 "_brumate_jobs)\" -- \"$cur\"))",
+					 "_brumate_jobs | cut -f1)\" -- \"$cur\"))",
 		[COMPLETES_COMMAND] = "COMPREPLY=($(compgen -c -- \"$cur\"))",
-		[COMPLETES_PID] =
-			"COMPREPLY=($(compgen -W \"$(cd /proc && echo [0-9]*)\" -- \"$cur\"))",
+		[COMPLETES_PID] = "COMPREPLY=($(compgen -W \"$(" PRINT_PIDS ")\" -- \"$cur\"))",
 		[COMPLETES_GPU_MAP] = "COMPREPLY=($(compgen -P \"${cur%\"${cur##*,}\"}\" -W "
 				      "\"$(_brumate_gpu_maps)\" -- \"${cur##*,}\"))",
 		[COMPLETES_LABEL] = "COMPREPLY=($(compgen -W \"$(_brumate_labels)\" -- \"$cur\"))",
@@ -83,6 +133,8 @@ static void bash_reply(enum completes what, const char *words)
 		fputs("COMPREPLY=($(compgen -W \"", stdout);
 		print_signals();
 		fputs("\" -- \"$cur\"))", stdout);
+	} else if (is_of_jobs(what)) {
+		printf("_brumate_offer_jobs %s", states_for(what));
 	} else {
 		fputs(commands_for[what], stdout);
 	}
@@ -132,12 +184,14 @@ static void bash_join(void)
 static void print_bash(void)
 {
 	printf("# bash completion of brumate; made from its command table\n"
-	       "_brumate_jobs() { " PRINT_JOBS "; }\n"
-	       "_brumate_gpu_maps() { " PRINT_GPU_MAPS "; }\n"
-	       "_brumate_labels() { " PRINT_LABELS "; }\n"
-	       "_brumate_filters() { " PRINT_FILTERS "; }\n"
-	       "_brumate_offer()\n{\n"
-	       "\tif ((COMP_CWORD == 1)); then\n\t\tCOMPREPLY=($(compgen -W \"--help --version ");
+	       "_brumate_jobs() { " PRINT_JOBS("$*") "; }\n"
+						     "_brumate_gpu_maps() { " PRINT_GPU_MAPS "; }\n"
+						     "_brumate_labels() { " PRINT_LABELS "; }\n"
+						     "_brumate_filters() { ");
+	print_filters();
+	printf("; }\n%s_brumate_offer()\n{\n"
+	       "\tif ((COMP_CWORD == 1)); then\n\t\tCOMPREPLY=($(compgen -W \"--help --version ",
+	       bash_offer_jobs);
 	print_names(" ");
 	printf("\" -- \"$cur\"))\n\t\treturn\n\tfi\n\tcase ${COMP_WORDS[1]} in\n");
 	for (size_t i = 0; command_at(i); i++)
@@ -167,10 +221,9 @@ static void zsh_action(enum completes what, const char *words)
 		[COMPLETES_NOTHING] = " ",
 		[COMPLETES_FILE] = "_files",
 		[COMPLETES_DIR] = "_files -/",
-		[COMPLETES_JOB] = "_brumate_jobs",
 		[COMPLETES_CHECKPOINT] = "_brumate_checkpoints",
 		[COMPLETES_COMMAND] = "_normal",
-		[COMPLETES_PID] = "_pids",
+		[COMPLETES_PID] = "_brumate_offer_pids",
 		[COMPLETES_GPU_MAP] = "_brumate_gpu_maps",
 		[COMPLETES_LABEL] = "_brumate_offer_labels",
 		[COMPLETES_FILTER] = "_brumate_offer_filters",
@@ -182,6 +235,8 @@ static void zsh_action(enum completes what, const char *words)
 		putchar('(');
 		print_signals();
 		putchar(')');
+	} else if (is_of_jobs(what)) {
+		printf("{_brumate_offer_jobs %s}", states_for(what));
 	} else {
 		fputs(actions[what], stdout);
 	}
@@ -226,15 +281,22 @@ static void zsh_command(const struct command *c)
 static void print_zsh(void)
 {
 	printf("#compdef brumate\n# made from the command table of brumate\n"
-	       "_brumate_jobs() { compadd -- ${(f)\"$(" PRINT_JOBS ")\"} }\n"
-	       "_brumate_gpu_maps() { compset -P '*,'; "
-	       "compadd -- ${(f)\"$(" PRINT_GPU_MAPS ")\"} }\n"
-	       "_brumate_labels() { " PRINT_LABELS " }\n"
-	       "_brumate_filters() { " PRINT_FILTERS " }\n"
+	       "_brumate_jobs() { " PRINT_JOBS(
+		       "$*") " }\n"
+			     "_brumate_offer_jobs() {\n\tlocal -a jobs\n"
+			     "\tjobs=(${${(f)\"$(_brumate_jobs $*)\"}/$'\\t'/:})\n"
+			     "\t_describe job jobs\n}\n"
+			     "_brumate_offer_pids() { compadd -- ${(f)\"$(" PRINT_PIDS ")\"} }\n"
+			     "_brumate_gpu_maps() { compset -P '*,'; "
+			     "compadd -- ${(f)\"$(" PRINT_GPU_MAPS ")\"} }\n"
+			     "_brumate_labels() { " PRINT_LABELS " }\n"
+			     "_brumate_filters() { ");
+	print_filters();
+	printf(" }\n"
 	       "_brumate_offer_labels() { compadd -- ${(f)\"$(_brumate_labels)\"} }\n"
 	       "_brumate_offer_filters() { compadd -- ${(f)\"$(_brumate_filters)\"} }\n"
 	       "_brumate_checkpoints() { compadd -- ${(f)\"$(brumate ls -q 2>/dev/null)\"}; "
-	       "_brumate_jobs }\n"
+	       "_brumate_offer_jobs }\n"
 	       "_brumate() {\n\tlocal -a verbs\n\tverbs=(\n");
 	for (size_t i = 0; command_at(i); i++) {
 		if (command_at(i)->hidden)
@@ -268,7 +330,10 @@ static void fish_value(enum completes what, const char *words)
 		printf(" -f -a '%s'", words);
 		break;
 	case COMPLETES_JOB:
-		printf(" -f -a '(__brumate_jobs)'");
+	case COMPLETES_LIVING:
+	case COMPLETES_RUNNING:
+	case COMPLETES_SUSPENDED:
+		printf(" -f -a '(__brumate_jobs %s)'", states_for(what));
 		break;
 	case COMPLETES_SIGNAL:
 		printf(" -f -a '");
@@ -288,7 +353,7 @@ static void fish_value(enum completes what, const char *words)
 		printf(" -f -a '(_brumate_filters)'");
 		break;
 	case COMPLETES_PID:
-		printf(" -f -a '(__fish_complete_pids)'");
+		printf(" -f -a '(__brumate_pids)'");
 		break;
 	case COMPLETES_DIR:
 		printf(" -f -a '(__fish_complete_directories)'");
@@ -333,10 +398,16 @@ static void fish_command(const struct command *c)
 static void print_fish(void)
 {
 	printf("# fish completion of brumate; made from its command table\n"
-	       "function __brumate_jobs\n\t" PRINT_JOBS "\nend\n"
-	       "function __brumate_gpu_maps\n\t" PRINT_GPU_MAPS "\nend\n"
-	       "function _brumate_labels\n\t" PRINT_LABELS "\nend\n"
-	       "function _brumate_filters\n\t" PRINT_FILTERS "\nend\n"
+	       "function __brumate_jobs\n\t" PRINT_JOBS(
+		       "$argv") "\nend\n"
+				"function __brumate_pids\n\tfor pid in (" PRINT_PIDS ")\n"
+				"\t\tprintf '%%s\\t%%s\\n' $pid (cat /proc/$pid/comm "
+				"2>/dev/null)\n\tend\nend\n"
+				"function __brumate_gpu_maps\n\t" PRINT_GPU_MAPS "\nend\n"
+				"function _brumate_labels\n\t" PRINT_LABELS "\nend\n"
+				"function _brumate_filters\n\t");
+	print_filters();
+	printf("\nend\n"
 	       "complete -c brumate -s h -l help -d 'show help'\n");
 	for (size_t i = 0; command_at(i); i++)
 		fish_command(command_at(i));
@@ -351,7 +422,7 @@ int completion_print(const char *shell, struct brumate_error *err)
 	else if (!strcmp(shell, "fish"))
 		print_fish();
 	else
-		return brumate_fail(err, EINVAL, "completion: \"%s\" is none of: bash zsh fish",
+		return brumate_fail(err, EINVAL, "completion: \"%s\": expected bash, zsh or fish",
 				    shell);
 	return 0;
 }

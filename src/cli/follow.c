@@ -520,5 +520,7 @@ int verb_wait(const struct invocation *in, struct brumate_error *err)
 		r = client_call("Wait", parameters, NULL, NULL, timer, &reply, err);
 	if (r == -ECANCELED)
 		return fail_timed_out(in->operands[0], timeout_ms, err);
+	if (r == 0 && wants_json(in))
+		r = print_json(reply, err);
 	return r < 0 ? r : job_exit_status(json_object_get(reply, "job"), err);
 }

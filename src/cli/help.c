@@ -17,10 +17,8 @@ static const char *metavar(const struct option_spec *o)
 
 static void print_synopsis(const struct command *c)
 {
-	printf("brumate %s", c->name);
-	for (const struct option_spec *o = c->options; o->name; o++)
-		printf(" [--%s%s%s]", o->name, o->value ? " " : "", metavar(o));
-	printf("%s%s\n", *c->operands ? " " : "", c->operands);
+	printf("brumate %s%s%s%s\n", c->name, c->options->name ? " [OPTION...]" : "",
+	       *c->operands ? " " : "", c->operands);
 }
 
 static void print_option(const struct option_spec *o)

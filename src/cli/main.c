@@ -99,11 +99,22 @@ static verb_fn find_run(const struct command *command, const struct edge_verb *o
 	return command->run;
 }
 
+/* An error in the line itself is printed in the form that the line asks for. */
+static bool asks_for_json(int argc, char **argv)
+{
+	for (int i = 0; i < argc && strcmp(argv[i], "--") != 0; i++)
+		if (!strcmp(argv[i], "--format=json") ||
+		    (!strcmp(argv[i], "--format") && i + 1 < argc && !strcmp(argv[i + 1], "json")))
+			return true;
+	return false;
+}
+
 static int run_command(int argc, char **argv, const struct edge_verb *own)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	struct invocation in;
 	const struct command *command = command_find(verb_of(argv[1]));
+	const bool asks_json = asks_for_json(argc - 2, argv + 2);
 
 	if (!command) {
 		exec_foreign(argv);
@@ -112,7 +123,10 @@ static int run_command(int argc, char **argv, const struct edge_verb *own)
 	verb_fn run = find_run(command, own);
 	if (!run)
 		return exec_edge(command, argv);
-	if (command_parse(&in, command, argc - 2, argv + 2, &err) < 0)
+	int parsed = command_parse(&in, command, argc - 2, argv + 2, &err);
+	if (parsed < 0 ? asks_json : wants_json(&in))
+		errors_are_json();
+	if (parsed < 0)
 		return print_error(&err);
 	if (in.values[OPT_HELP]) {
 		help_print(command);
@@ -122,6 +136,8 @@ static int run_command(int argc, char **argv, const struct edge_verb *own)
 	int r = is_configured(command) ? path_check_given(&err) : 0;
 	if (r == 0 && is_configured(command))
 		r = check_config(&err);
+	if (r == 0 && is_configured(command))
+		r = check_environment(&err);
 	if (r == 0)
 		r = run(&in, &err);
 	if (r < 0 && !err.code)

@@ -35,6 +35,7 @@
 #define SIMULATED \
 	FLAG(OPT_SIMULATED, "simulated", 0, "use the simulated driver, whatever BRUMATE_GPU says")
 #define TIMEOUT(what) VALUE(OPT_TIMEOUT, "timeout", 't', "TIME", COMPLETES_NOTHING, what)
+#define WAIT(what)    VALUE(OPT_WAIT, "wait", 0, "TIME", COMPLETES_NOTHING, what)
 #define FORCE(what)   FLAG(OPT_FORCE, "force", 0, what)
 #define DIR(what)     VALUE(OPT_DIR, "dir", 0, "DIR", COMPLETES_DIR, what)
 #define GPU_MAP                                                            \

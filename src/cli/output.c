@@ -45,9 +45,32 @@ void print_styled(FILE *f, enum style style, const char *text)
 		fprintf(f, "\033[%sm%s\033[0m", codes[style], text);
 }
 
+static bool json_errors;
+
+void errors_are_json(void)
+{
+	json_errors = true;
+}
+
+static void print_error_as_json(const struct brumate_error *err)
+{
+	const int code = (int)brumate_exit_code(err);
+	auto_json json_t *o =
+		json_pack("{s:s,s:{s:o,s:o,s:i}}", "apiVersion", "brumate/v1", "error", "message",
+			  wire_string(err->text), "hint",
+			  err->hint[0] ? wire_string(err->hint) : json_null(), "exit_code", code);
+	auto_free char *text = o ? json_dumps(o, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+
+	fprintf(stderr, "%s\n", text ? text : "{}");
+}
+
 int print_error(const struct brumate_error *err)
 {
 	fflush(stdout);
+	if (json_errors) {
+		print_error_as_json(err);
+		return (int)brumate_exit_code(err);
+	}
 	print_styled(stderr, STYLE_RED, "brumate:");
 	fputc(' ', stderr);
 	print_plain(stderr, err->text);
@@ -55,6 +78,20 @@ int print_error(const struct brumate_error *err)
 	print_plain(stderr, err->hint);
 	fputc('\n', stderr);
 	return (int)brumate_exit_code(err);
+}
+
+void print_note(const char *fmt, ...)
+{
+	char text[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	fflush(stdout);
+	print_styled(stderr, STYLE_YELLOW, "note: ");
+	print_plain(stderr, text);
+	fputc('\n', stderr);
 }
 
 void add_failure(struct brumate_error *err, const struct brumate_error *why)
@@ -699,14 +736,14 @@ void summary_print(const struct invocation *in, json_t *o)
 		print_phases(json_object_get(o, "phases"));
 		print_spared(o);
 	}
-	json_array_foreach (json_object_get(o, "notes"), i, note) {
-		print_styled(stderr, STYLE_YELLOW, "note: ");
-		print_plain(stderr, json_string_value(note) ? json_string_value(note) : "");
-		fputc('\n', stderr);
-	}
+	json_array_foreach (json_object_get(o, "notes"), i, note)
+		print_note("%s", json_string_value(note) ? json_string_value(note) : "");
 }
 
 /* ---- JSON ---- */
+
+/* Times are measured to a microsecond at best, and nothing that is no whole number to more than six digits. */
+#define JSON_FORM (JSON_INDENT(2) | JSON_REAL_PRECISION(6))
 
 bool wants_json(const struct invocation *in)
 {
@@ -729,12 +766,12 @@ int print_json(json_t *o, struct brumate_error *err)
 {
 	auto_json json_t *all = json_pack("{s:s}", "apiVersion", "brumate/v1");
 	auto_free char *text =
-		all && json_object_update(all, o) == 0 ? json_dumps(all, JSON_INDENT(2)) : NULL;
+		all && json_object_update(all, o) == 0 ? json_dumps(all, JSON_FORM) : NULL;
 
 	if (text &&
 	    !is_safe_json(text)) { /* JSON may hold what a terminal obeys: write it as \u0085 */
 		free(text);
-		text = json_dumps(all, JSON_INDENT(2) | JSON_ENSURE_ASCII);
+		text = json_dumps(all, JSON_FORM | JSON_ENSURE_ASCII);
 	}
 	if (!text || puts(text) < 0)
 		return brumate_fail(err, EIO, "cannot print the JSON");

@@ -21,8 +21,14 @@ enum style { STYLE_PLAIN, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_GREEN, STYLE_Y
 /** Prints @text in @style, plain where @f is not a terminal, NO_COLOR is set or TERM is "dumb". */
 void print_styled(FILE *f, enum style style, const char *text);
 
+/** From here on errors are printed as JSON, one object on a line. For the program, not for its parts: set once. */
+void errors_are_json(void);
+
 /** Prints an error with its hint on standard error. Returns the exit code that goes with it. */
 int print_error(const struct brumate_error *err);
+
+/** Prints "note: ..." on standard error. */
+void print_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /** One of several things that are done in order failed, with @why. Prints the failure before it, if any, so that all
  * are printed in order; @err is the one that is left to be printed, with the exit code of the first. */

@@ -101,6 +101,9 @@ int verb_run(const struct invocation *in, struct brumate_error *err)
 	auto_json json_t *parameters = NULL, *reply = NULL;
 	bool attach = in->values[OPT_ATTACH];
 	off_t offset = log_size(in->values[OPT_LOG]);
+
+	if (attach && wants_json(in))
+		return brumate_fail(err, EINVAL, "run: --format cannot be combined with --attach");
 	int r = pack_run(&parameters, in, err);
 	if (r < 0)
 		return r;
@@ -109,8 +112,10 @@ int verb_run(const struct invocation *in, struct brumate_error *err)
 	json_t *job = json_object_get(reply, "job");
 	if (r == 0 && attach)
 		r = follow_to_end(job, offset, FOLLOW_FORWARDS, err);
+	else if (r == 0 && wants_json(in))
+		r = print_json(reply, err);
 	else if (r == 0)
-		puts(json_string_value(json_object_get(job, "id")));
+		puts(text_of(job, "id"));
 	if (r < 0 && attach)
 		mark_as_ours(err);
 	return r;
@@ -120,13 +125,8 @@ int verb_run(const struct invocation *in, struct brumate_error *err)
 
 enum { GRACE_MS_DEFAULT = 10000 };
 
-/* Does to what @word names what the command is for, and prints its id. @parameters: of the call, but for the word. */
-typedef int (*operand_fn)(const struct invocation *in, json_t *parameters, const char *word,
-			  struct brumate_error *err);
-
-/* Calls @fn for each operand, in order. Failures are printed in that order, and the first gives the exit code. */
-static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *parameters,
-			    struct brumate_error *err)
+int for_each_operand(const struct invocation *in, operand_fn fn, json_t *parameters,
+		     struct brumate_error *err)
 {
 	int result = 0;
 
@@ -142,17 +142,87 @@ static int for_each_operand(const struct invocation *in, operand_fn fn, json_t *
 	return result;
 }
 
-static int kill_or_release(const struct invocation *in, json_t *parameters, const char *word,
-			   struct brumate_error *err)
+/* None is acted on unless all of them are there: a word that was mistyped changes what the others mean. */
+static int look_then_act(const struct invocation *in, operand_fn look, operand_fn act,
+			 json_t *parameters, struct brumate_error *err)
 {
+	int r = in->n_operands > 1 ? for_each_operand(in, look, parameters, err) : 0;
+
+	return r < 0 ? r : for_each_operand(in, act, parameters, err);
+}
+
+int look_for_job(const struct invocation *in, json_t *parameters, const char *word,
+		 struct brumate_error *err)
+{
+	return client_ask_about("Status", "job", word, NULL, err);
+}
+
+/* What Status says of the job that is exactly called @word. */
+static int ask_exactly(json_t **ret, const char *word, struct brumate_error *err)
+{
+	auto_json json_t *p = json_pack("{s:s,s:b}", "job", word, "exactly", 1);
+
+	return p ? client_ask("Status", p, ret, err)
+		 : brumate_fail(err, EINVAL, "\"%s\" is not UTF-8", word);
+}
+
+static int look_exactly(const struct invocation *in, json_t *parameters, const char *word,
+			struct brumate_error *err)
+{
+	return ask_exactly(NULL, word, err);
+}
+
+/* The word, or with --format json @reply. */
+static int print_done(const struct invocation *in, const char *word, json_t *reply,
+		      struct brumate_error *err)
+{
+	if (wants_json(in))
+		return print_json(reply, err);
+	puts(word);
+	return 0;
+}
+
+static int kill_one(const struct invocation *in, json_t *parameters, const char *word,
+		    struct brumate_error *err)
+{
+	auto_json json_t *reply = NULL;
 	int r = add_string(parameters, "job", word, err);
 
 	if (r == 0)
-		r = client_ask(in->command->run == verb_kill ? "Kill" : "Release", parameters, NULL,
-			       err);
+		r = client_ask("Kill", parameters, &reply, err);
+	return r < 0 ? r : print_done(in, word, reply, err);
+}
+
+/* The answer is the job as it was last seen. */
+static int release_one(const struct invocation *in, json_t *parameters, const char *word,
+		       struct brumate_error *err)
+{
+	auto_json json_t *before = NULL;
+	int r = add_string(parameters, "job", word, err);
+
+	if (r == 0 && wants_json(in))
+		r = ask_exactly(&before, word, err);
 	if (r == 0)
-		puts(word);
-	return r;
+		r = client_ask("Release", parameters, NULL, err);
+	return r < 0 ? r : print_done(in, word, before, err);
+}
+
+/* Asks at a terminal whether all of them are to end: --all names none of them. */
+static int ask_to_kill(const struct invocation *in, json_t *jobs, struct brumate_error *err)
+{
+	json_t *job;
+	size_t i;
+
+	if (!in->values[OPT_ALL] || in->values[OPT_YES] || in->values[OPT_SIGNAL] ||
+	    !in->n_operands || !can_ask())
+		return 0;
+	json_array_foreach (jobs, i, job)
+		for (int k = 0; k < in->n_operands; k++)
+			if (!strcmp(in->operands[k], text_of(job, "id")))
+				fprintf(stderr, "%s  %s\n", in->operands[k], text_of(job, "name"));
+	return confirm("end these %d jobs?", in->n_operands)
+		       ? 0
+		       : brumate_fail(err, ECANCELED, "kill: no job was ended");
 }
 
 static int kill_each(const struct invocation *in, json_t *parameters, struct brumate_error *err)
@@ -169,7 +239,9 @@ static int kill_each(const struct invocation *in, json_t *parameters, struct bru
 		brumate_hint(err, "see `brumate kill --help`");
 		return -EINVAL;
 	}
-	return r < 0 ? r : for_each_operand(&chosen, kill_or_release, parameters, err);
+	if (r == 0)
+		r = ask_to_kill(&chosen, json_object_get(several.list, "jobs"), err);
+	return r < 0 ? r : look_then_act(&chosen, look_exactly, kill_one, parameters, err);
 }
 
 int verb_kill(const struct invocation *in, struct brumate_error *err)
@@ -225,12 +297,38 @@ static int ask_to_remove(json_t *parameters, const char *word, struct brumate_er
 	return confirm("remove %s?", text) ? 0 : refused_by_user(word, err);
 }
 
+static int print_removed_url(const struct invocation *in, const char *url,
+			     struct brumate_error *err)
+{
+	auto_json json_t *o = json_pack("{s:s,s:s}", "kind", "checkpoint", "url", url);
+
+	return o ? print_done(in, url, o, err) : brumate_fail(err, ENOMEM, "%m");
+}
+
+/* The parameter of Remove that a word is given as. */
+static const char *removal_key(const struct invocation *in)
+{
+	return in->values[OPT_JOB] ? "job" : in->values[OPT_CHECKPOINT] ? "checkpoint" : "what";
+}
+
+/* Whether it could be removed; what is in an object store is not asked for. */
+static int look_to_remove(const struct invocation *in, json_t *parameters, const char *word,
+			  struct brumate_error *err)
+{
+	auto_json json_t *question = json_copy(parameters);
+
+	if (source_is_url(word))
+		return 0;
+	if (!question || json_object_set_new(question, "dry_run", json_true()) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = add_string(question, removal_key(in), word, err);
+	return r < 0 ? r : client_ask("Remove", question, NULL, err);
+}
+
 static int remove_one(const struct invocation *in, json_t *parameters, const char *word,
 		      struct brumate_error *err)
 {
-	const char *key = in->values[OPT_JOB]	       ? "job"
-			  : in->values[OPT_CHECKPOINT] ? "checkpoint"
-						       : "what";
+	const char *key = removal_key(in);
 	bool asks = !in->values[OPT_YES] && can_ask();
 	auto_json json_t *removed = NULL;
 	char text[512];
@@ -240,9 +338,7 @@ static int remove_one(const struct invocation *in, json_t *parameters, const cha
 		if (asks && !confirm("remove %s?", word))
 			return refused_by_user(word, err);
 		r = remove_remote(word, err);
-		if (r == 0)
-			puts(word);
-		return r;
+		return r < 0 ? r : print_removed_url(in, word, err);
 	}
 	r = add_string(parameters, key, word, err);
 	if (r == 0 && asks)
@@ -251,6 +347,8 @@ static int remove_one(const struct invocation *in, json_t *parameters, const cha
 		r = client_ask("Remove", parameters, &removed, err);
 	if (r < 0)
 		return r;
+	if (wants_json(in))
+		return print_json(removed, err);
 	describe_removal(text, sizeof(text), removed);
 	fprintf(stderr, "removed %s\n", text);
 	if (*text_of(removed, "left"))
@@ -268,7 +366,18 @@ int verb_rm(const struct invocation *in, struct brumate_error *err)
 
 	if (r == 0)
 		r = add_path(parameters, "dir", in->values[OPT_DIR], err);
-	return r < 0 ? r : for_each_operand(in, remove_one, parameters, err);
+	return r < 0 ? r : look_then_act(in, look_to_remove, remove_one, parameters, err);
+}
+
+static int look_for_checkpoint(const struct invocation *in, json_t *parameters, const char *word,
+			       struct brumate_error *err)
+{
+	auto_json json_t *question = json_copy(parameters);
+
+	if (!question || json_object_set_new(question, "kind", json_string("checkpoint")) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = add_string(question, "what", word, err);
+	return r < 0 ? r : client_ask("Inspect", question, NULL, err);
 }
 
 static int pin_one(const struct invocation *in, json_t *parameters, const char *word,
@@ -279,9 +388,7 @@ static int pin_one(const struct invocation *in, json_t *parameters, const char *
 
 	if (r == 0)
 		r = client_ask(in->values[OPT_REMOVE] ? "Unpin" : "Pin", parameters, &reply, err);
-	if (r == 0)
-		puts(text_of(reply, "checkpoint"));
-	return r;
+	return r < 0 ? r : print_done(in, text_of(reply, "checkpoint"), reply, err);
 }
 
 int verb_pin(const struct invocation *in, struct brumate_error *err)
@@ -289,14 +396,14 @@ int verb_pin(const struct invocation *in, struct brumate_error *err)
 	auto_json json_t *parameters = json_object();
 	int r = add_path(parameters, "dir", in->values[OPT_DIR], err);
 
-	return r < 0 ? r : for_each_operand(in, pin_one, parameters, err);
+	return r < 0 ? r : look_then_act(in, look_for_checkpoint, pin_one, parameters, err);
 }
 
 int verb_release(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object();
 
-	return for_each_operand(in, kill_or_release, parameters, err);
+	return look_then_act(in, look_exactly, release_one, parameters, err);
 }
 
 int verb_manage(const struct invocation *in, struct brumate_error *err)
@@ -315,7 +422,5 @@ int verb_manage(const struct invocation *in, struct brumate_error *err)
 		r = add_gpu(parameters, in, err);
 	if (r == 0)
 		r = client_ask("Manage", parameters, &reply, err);
-	if (r == 0)
-		puts(json_string_value(json_object_get(json_object_get(reply, "job"), "id")));
-	return r;
+	return r < 0 ? r : print_done(in, text_of(json_object_get(reply, "job"), "id"), reply, err);
 }

@@ -308,14 +308,14 @@ static void cell_size(struct table *t, json_t *o, const char *key)
 
 static const struct column checkpoint_columns[] = {
 	{ "ID", false, 0, cell_text, "id" },
-	{ "JOB", false, 0, cell_text, "job" },
-	{ "NAME", false, 0, cell_text, "job_name" },
-	{ "AGE", true, 0, cell_age, "created" },
-	{ "SIZE", true, 0, cell_size, "bytes" },
-	{ "DISK", true, 0, cell_bytes, "disk_bytes" },
-	{ "SHARED", true, 0, cell_bytes, "shared_bytes" },
-	{ "PROCS", true, 0, cell_number, "processes" },
-	{ "GPUS", true, 0, cell_number, "gpus" },
+	{ "JOB", false, 5, cell_text, "job" },
+	{ "NAME", false, 6, cell_text, "job_name" },
+	{ "AGE", true, 8, cell_age, "created" },
+	{ "SIZE", true, 7, cell_size, "bytes" },
+	{ "DISK", true, 4, cell_bytes, "disk_bytes" },
+	{ "SHARED", true, 3, cell_bytes, "shared_bytes" },
+	{ "PROCS", true, 1, cell_number, "processes" },
+	{ "GPUS", true, 2, cell_number, "gpus" },
 	{ "STATE", false, 0, cell_soundness, "error" },
 };
 

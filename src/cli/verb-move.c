@@ -123,9 +123,10 @@ int verb_import(const struct invocation *in, struct brumate_error *err)
 		r = client_call_shown("Import", "import", p, &fd, &reply, err);
 	if (r < 0 && !from_stdin)
 		brumate_wrap(err, r, "%s", path);
-	if (r == 0)
-		puts(json_string_value(json_object_get(reply, "checkpoint")));
-	return r;
+	if (r < 0 || wants_json(in))
+		return r < 0 ? r : print_json(reply, err);
+	puts(text_of(reply, "checkpoint"));
+	return 0;
 }
 
 /* ---- places elsewhere ---- */

@@ -135,6 +135,10 @@ static int operate_each(const struct invocation *given, const char *states, cons
 		return result;
 	if (in->n_operands <= 1 && !in->values[OPT_ALL])
 		return fn(in, err);
+	if (!in->values[OPT_ALL])
+		result = for_each_operand(in, look_for_job, NULL, err);
+	if (result < 0)
+		return result;
 	for (int i = 0; i < in->n_operands && r != -ECANCELED; i++) {
 		struct brumate_error why = BRUMATE_ERROR_NONE;
 		struct invocation one = *in;
@@ -149,6 +153,49 @@ static int operate_each(const struct invocation *given, const char *states, cons
 	return result;
 }
 
+static json_t *find_by_pid(json_t *jobs, json_t *pid)
+{
+	json_t *job;
+	size_t i;
+
+	json_array_foreach (jobs, i, job)
+		if (json_equal(json_object_get(job, "pid"), pid))
+			return json_incref(job);
+	return NULL;
+}
+
+/* The job that @p names (owned) if it is suspended already, in the way that is asked for; else NULL. */
+static json_t *find_suspended(const struct invocation *in, json_t *p)
+{
+	auto_json json_t *reply = NULL, *job = NULL;
+	const char *word = json_string_value(json_object_get(p, "job"));
+
+	if (word && client_ask_about("Status", "job", word, &reply, NULL) == 0)
+		job = json_incref(json_object_get(reply, "job"));
+	else if (!word && client_ask("List", NULL, &reply, NULL) == 0)
+		job = find_by_pid(json_object_get(reply, "jobs"), json_object_get(p, "pid"));
+	if (!job || strcmp(text_of(job, "state"), "suspended") != 0)
+		return NULL;
+	/* One that is parked still takes room on its GPU. */
+	return json_is_true(json_object_get(job, "parked")) && !in->values[OPT_PARK]
+		       ? NULL
+		       : take_ptr(&job);
+}
+
+/* The GPU is free, as the caller wants it. */
+static int print_suspended(const struct invocation *in, json_t *job, struct brumate_error *err)
+{
+	*err = BRUMATE_ERROR_NONE;
+	print_note("job %s is suspended already", text_of(job, "id"));
+	if (wants_json(in)) {
+		auto_json json_t *o = json_pack("{s:O}", "job", job);
+
+		return print_json(o, err);
+	}
+	puts(text_of(job, "id"));
+	return 0;
+}
+
 static int suspend_one(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
@@ -160,6 +207,9 @@ static int suspend_one(const struct invocation *in, struct brumate_error *err)
 		r = add_gpu(p, in, err);
 	if (r == 0)
 		r = operate(&reply, in, "Suspend", p, err);
+	auto_json json_t *before = r == -EBUSY ? find_suspended(in, p) : NULL;
+	if (before)
+		return print_suspended(in, before, err);
 	return r < 0 ? r : print_outcome(in, reply, "job", err);
 }
 
@@ -192,7 +242,7 @@ static int check_schedule_options(const struct invocation *in, struct brumate_er
 	static const struct {
 		int id;
 		const char *name;
-	} others[] = { { OPT_NAME, "--name" }, { OPT_PID, "--pid" }, { OPT_FORMAT, "--format" } };
+	} others[] = { { OPT_NAME, "--name" }, { OPT_PID, "--pid" } };
 
 	if (!in->values[OPT_EVERY])
 		return brumate_fail(err, EINVAL,
@@ -218,6 +268,24 @@ static void print_schedule(json_t *job)
 	puts(id ? id : "");
 }
 
+/* "5 minutes" in two words would be five seconds, and a job called "minutes". */
+static int parse_period(uint64_t *ret_ms, const char *text, struct brumate_error *err)
+{
+	int r = parse_duration(ret_ms, "--every", text, err);
+
+	if (r == 0 && *ret_ms && !text[strspn(text, "0123456789.")])
+		r = brumate_fail(err, EINVAL, "--every: \"%s\" has no unit, expected a duration",
+				 text);
+	if (r < 0) {
+		brumate_hint(err, "write it as 30s, 10m, 1h or 1d; 0 ends the schedule");
+		return r;
+	}
+	if (*ret_ms && *ret_ms < 1000)
+		return brumate_fail(err, EINVAL,
+				    "--every: expected a second or more, or 0 to stop");
+	return 0;
+}
+
 static int schedule_checkpoints(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
@@ -226,10 +294,8 @@ static int schedule_checkpoints(const struct invocation *in, struct brumate_erro
 
 	if (r == 0)
 		r = add_target(p, in, err);
-	if (r == 0 && (r = parse_duration(&every_ms, "--every", in->values[OPT_EVERY], err)) < 0)
-		brumate_hint(err, "write it as 30s, 10m, 1h or 1d; 0 ends the schedule");
-	if (r == 0 && every_ms && every_ms < 1000)
-		r = brumate_fail(err, EINVAL, "--every: expected a second or more, or 0 to stop");
+	if (r == 0)
+		r = parse_period(&every_ms, in->values[OPT_EVERY], err);
 	if (r == 0)
 		r = add_retention(p, in, err);
 	if (r == 0)
@@ -241,9 +307,10 @@ static int schedule_checkpoints(const struct invocation *in, struct brumate_erro
 	if (json_object_set_new(p, "every_ms", json_integer((json_int_t)every_ms)) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	r = client_ask("Schedule", p, &reply, err);
-	if (r == 0)
-		print_schedule(json_object_get(reply, "job"));
-	return r;
+	if (r < 0 || wants_json(in))
+		return r < 0 ? r : print_json(reply, err);
+	print_schedule(json_object_get(reply, "job"));
+	return 0;
 }
 
 static int checkpoint_one(const struct invocation *in, struct brumate_error *err)

@@ -107,6 +107,14 @@ int verb_verify(const struct invocation *in, struct brumate_error *err)
 	if (wants_json(in) && (r = print_json(reply, err)) < 0)
 		return r;
 	size_t n_bad = wants_json(in) ? count_bad(results) : print_results(results);
+	if (!json_array_size(
+		    results)) { /* as of a directory that is not the store that was meant */
+		brumate_fail(err, ENOENT, "verify: there is no checkpoint in %s",
+			     in->values[OPT_DIR] ? in->values[OPT_DIR] : "the store");
+		brumate_hint(err, "`brumate ls` lists the checkpoints; --dir names another store");
+		brumate_error_exit(err, EXIT_FAILED);
+		return -ENOENT;
+	}
 	if (!n_bad)
 		return EXIT_OK;
 	brumate_fail(err, EBADMSG, "%zu of %zu checkpoints are bad", n_bad,

@@ -49,6 +49,23 @@ int checkpoint_by_engine(const struct invocation *in, struct brumate_error *err)
 int restore_by_engine(const struct invocation *in, struct brumate_error *err);
 
 /*
+ * ---- operands, each of which is looked at before the first is acted on (verb-job.c) ----
+ */
+
+/** Does to what @word names what the command is for, or only looks whether that is there. @parameters: of the call, but for
+ * the word. */
+typedef int (*operand_fn)(const struct invocation *in, json_t *parameters, const char *word,
+			  struct brumate_error *err);
+
+/** Calls @fn for each operand, in order. Failures are printed in that order, and the first gives the exit code. */
+int for_each_operand(const struct invocation *in, operand_fn fn, json_t *parameters,
+		     struct brumate_error *err);
+
+/** An operand_fn: whether there is such a job. */
+int look_for_job(const struct invocation *in, json_t *parameters, const char *word,
+		 struct brumate_error *err);
+
+/*
  * ---- jobs that a command is for beside those it names (verb-operation.c) ----
  *
  * All of those in a state in which it makes sense.

@@ -316,7 +316,8 @@ static void match_word(void *arg, const struct job *j, const char *id,
 	if (j)
 		nearest_consider(&s->near, j->name);
 	bool exact = !strcmp(id, s->word) || (j && !strcmp(j->name, s->word));
-	if (s->exact || (!exact && strncmp(id, s->word, strlen(s->word))))
+	const size_t len = strlen(s->word);
+	if (s->exact || (!exact && (len < JOB_PREFIX_BYTES_MIN || strncmp(id, s->word, len) != 0)))
 		return;
 	s->exact = exact;
 	s->n_prefix++;

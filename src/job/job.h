@@ -41,7 +41,10 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 /** Loads the record of exactly this id. -ENOENT, -EBADMSG. */
 int job_load(struct job *ret, const char *id, struct brumate_error *err);
 
-/** Finds by id, unique prefix of an id, or name. Errors to act on: -ENOENT, -ENOTUNIQ. */
+/** With less, a word that was typed by mistake would be the beginning of some id. */
+enum { JOB_PREFIX_BYTES_MIN = 2 };
+
+/** Finds by id, unique prefix of an id of at least that length, or name. Errors to act on: -ENOENT, -ENOTUNIQ. */
 int job_find(struct job *ret, const char *word, struct brumate_error *err);
 
 /** Finds the job that the calling process is of, from inside the pid namespace of that job, where numbers of processes in

@@ -33,10 +33,8 @@ static void print_synopsis(const struct command *c)
 {
 	printf("brumate-%s(1)\n\n# NAME\n\nbrumate-%s - %s\n\n# SYNOPSIS\n\n*brumate %s*", c->name,
 	       c->name, c->summary, c->name);
-	for (const struct option_spec *o = c->options; o->name; o++)
-		printf(" \\[*--%s*%s%s%s]", o->name, o->value ? " _" : "", o->value ? o->value : "",
-		       o->value ? "_" : "");
-	printf("%s%s\n\n", *c->operands ? " " : "", c->operands);
+	printf("%s%s%s\n\n", c->options->name ? " [_OPTION_...]" : "", *c->operands ? " " : "",
+	       c->operands);
 	if (c->aliases)
 		printf("Also called: %s.\n\n", c->aliases);
 }

@@ -138,12 +138,13 @@ static int check_parent(const char *dir, struct brumate_error *err)
 
 int access_store_to_write(char **ret, json_t *parameters, struct brumate_error *err)
 {
-	auto_free char *dir = NULL;
+	auto_free char *dir = NULL, *usual = path_checkpoints_dir();
 	int r = access_store(&dir, parameters, err);
 
 	if (r == 0)
 		r = refuse_dangling(dir, err);
-	if (r == 0 && json_is_string(json_object_get(parameters, "dir")))
+	/* The usual place is made with all that is above it. */
+	if (r == 0 && usual && strcmp(dir, usual) != 0)
 		r = check_parent(dir, err);
 	if (r < 0)
 		return r;

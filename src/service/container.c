@@ -293,7 +293,8 @@ static void consider(void *arg, const struct state *state)
 
 	find_name(name, state->object, state->id);
 	bool is_exact = !strcmp(state->id, s->word) || !strcmp(name, s->word);
-	bool begins = !strncmp(state->id, s->word, strlen(s->word));
+	const size_t len = strlen(s->word);
+	bool begins = len >= JOB_PREFIX_BYTES_MIN && !strncmp(state->id, s->word, len);
 	if (!is_exact && (!begins || s->is_exact))
 		return;
 	s->n_begin = is_exact == s->is_exact ? s->n_begin + 1 : 1;

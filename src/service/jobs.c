@@ -487,13 +487,15 @@ int service_status(const struct service_call *call, json_t *parameters, json_t *
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 	const char *word;
-	bool settled = false;
+	bool settled = false, exactly = false;
 	int r = wire_need_string(parameters, "job", &word, err);
 
 	if (r == 0)
 		r = wire_get_bool(parameters, "settled", &settled, err);
 	if (r == 0)
-		r = job_find(&j, word, err);
+		r = wire_get_bool(parameters, "exactly", &exactly, err);
+	if (r == 0)
+		r = exactly ? resolve_job_exactly(&j, word, err) : job_find(&j, word, err);
 	if (r == 0 && settled)
 		r = settle(call, &j, err);
 	return r < 0 ? r : reply_job(&j, ret, err);

@@ -93,6 +93,8 @@ static int find_prefix(const char **ret, const struct dir_names *all, const char
 {
 	size_t len = strlen(prefix), first = 0, n = 0;
 
+	if (len < STORE_PREFIX_BYTES_MIN)
+		return -ENOENT;
 	while (first < all->n && strncmp(all->ids[first], prefix, len))
 		first++;
 	while (first + n < all->n && !strncmp(all->ids[first + n], prefix, len))

@@ -97,6 +97,9 @@ struct store_image {
 void store_image_fini(struct store_image *i);
 DEFINE_AUTO_FINI(struct store_image, store_image_fini)
 
+/** With less, a word that was typed by mistake would be the beginning of some id. */
+enum { STORE_PREFIX_BYTES_MIN = 2 };
+
 /**
  * Opens the checkpoint @id of the store at @dir, or, if @id contains a '/', the directory @id itself. Tried in this
  * order: the id of a checkpoint, the id or name of a job (its latest checkpoint), a unique prefix of an id. Refuses a

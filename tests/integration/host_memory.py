@@ -197,7 +197,7 @@ def managed_memory_of_the_driver_is_told(bed):
     refused = bed.refused(4, "managed", "suspend", job)
     expect("--managed host" in refused.err, refused.err)
     bed.expect_whole(job, log)
-    bed.refused(2, "--managed: .gpu. is none of: driver host", "run", "--managed", "gpu", "--", "true")
+    bed.refused(2, "--managed: .gpu.: expected driver or host", "run", "--managed", "gpu", "--", "true")
     bed.refused(2, "--managed host needs the library", "run", "--managed", "host", "--data-path", "driver", "--", "true")
 
 

@@ -49,7 +49,7 @@ def verify_sound(bed):
     bed.refused(3, "nothing", "verify", "nothing")
     empty = os.path.join(bed.dir, "empty")
     os.mkdir(empty, 0o700)
-    expect(bed.ok("verify", "--all", "--dir", empty).out == "", "an empty store")
+    bed.refused(1, "there is no checkpoint in", "verify", "--all", "--dir", empty)
 
 
 @case

@@ -8,6 +8,7 @@
 #include "base/array.h"
 #include "base/paths.h"
 #include "edges/objects/remote.h"
+#include "store/store.h"
 
 enum { CHECKPOINTS_MAX = 100000 };
 
@@ -156,13 +157,15 @@ static int choose(struct found **ret, struct found_list *l, const char *word,
 		  struct brumate_error *err)
 {
 	struct found *latest = NULL, *prefixed = NULL;
+	const size_t len = strlen(word);
 	size_t n = 0;
 
 	for (size_t i = 0; i < l->n; i++) {
 		struct found *f = &l->items[i];
 		const struct manifest *m = &f->manifest;
 
-		if (!strncmp(f->id, word, strlen(word)) && !f->incomplete) {
+		if (!strncmp(f->id, word, len) && !f->incomplete &&
+		    (len >= STORE_PREFIX_BYTES_MIN || !f->id[len])) {
 			prefixed = f;
 			n++;
 		}

@@ -53,7 +53,7 @@ static void print_job_sample(const struct metrics *m, json_t *job, const struct 
 		fprintf(f, ",%s=", s->key2);
 		print_value(f, s->text2);
 	}
-	fprintf(f, "} %.17g\n", value);
+	fprintf(f, "} %.15g\n", value); /* with more, 0.3 would be 0.29999999999999999 */
 }
 
 /* ---- values of a job; false: it has none ---- */
@@ -286,7 +286,7 @@ static void print_checkpoints(const struct metrics *m, FILE *f)
 static void print_summary(FILE *f, const char *name, const char *help, double sum, double count)
 {
 	begin_family(f, name, "summary", help);
-	fprintf(f, "%s_sum %.17g\n%s_count %.17g\n", name, sum, name, count);
+	fprintf(f, "%s_sum %.15g\n%s_count %.15g\n", name, sum, name, count);
 }
 
 /* Named as the kubelet's own for checkpoints of pods are to be. */
@@ -300,7 +300,7 @@ static void print_pods(const struct metrics *m, FILE *f)
 	begin_family(f, "brumate_pod_checkpoint_operations_total", "counter",
 		     "Checkpoints of pods that were asked for by brumate, by result.");
 	for (size_t i = 0; i < RESULTS; i++)
-		fprintf(f, "brumate_pod_checkpoint_operations_total{result=\"%s\"} %.17g\n",
+		fprintf(f, "brumate_pod_checkpoint_operations_total{result=\"%s\"} %.15g\n",
 			results[i], json_number_value(json_object_get(saved, results[i])));
 	print_summary(f, "brumate_pod_checkpoint_duration_seconds",
 		      "Time that those took which were done, over all containers of the pod.",

@@ -99,7 +99,7 @@ static void check_refusals(void)
 	check_refused(missing, "release: missing operand, expected JOB...",
 		      "see `brumate release --help`");
 	check_refused(no_value_wanted, "ps: --quiet takes no value", "see `brumate ps --help`");
-	check_refused(word, "ps: --format: \"xml\" is none of: table json",
+	check_refused(word, "ps: --format: \"xml\": expected table or json",
 		      "see `brumate ps --help`");
 }
 
