@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/paths.h"
+#include "base/size.h"
 #include "wire/host-copy.h"
 
 #include <errno.h>
@@ -439,10 +440,10 @@ static int fail_no_room(const struct pool *p, uint64_t wanted, uint64_t memory, 
 			struct brumate_error *err)
 {
 	int r = brumate_fail(err, ENOSPC,
-			     "host copy: %.1f GiB needed, %.1f GiB of memory free and %.1f GiB in "
-			     "%s; %.1f GiB hold saved jobs",
-			     (double)wanted / GIB, (double)memory / GIB, (double)disk / GIB,
-			     p->disk, (double)count_owned(p, SEGMENT_LEASED) / GIB);
+			     "host copy: %s needed, %s of memory free and %s in "
+			     "%s; %s hold saved jobs",
+			     SIZE_TEXT(wanted), SIZE_TEXT(memory), SIZE_TEXT(disk), p->disk,
+			     SIZE_TEXT(count_owned(p, SEGMENT_LEASED)));
 
 	brumate_hint(err, "resume or end a suspended job, add memory, or set SpillDirectory= in "
 			  "[Broker] of brumate.conf to a larger file system");
@@ -497,8 +498,8 @@ static int divide(struct pool *p, size_t n, uint64_t bytes, size_t *ret, struct 
 	}
 	int r = disk_free_bytes(p, &disk, err);
 	if (r < 0)
-		return brumate_wrap(err, r, "host copy: %.1f GiB needed, %.1f GiB of memory free",
-				    (double)(n * bytes) / GIB, (double)(here * bytes) / GIB);
+		return brumate_wrap(err, r, "host copy: %s needed, %s of memory free",
+				    SIZE_TEXT(n * bytes), SIZE_TEXT(here * bytes));
 	if ((n - here) * bytes > disk)
 		return fail_no_room(p, n * bytes, here * bytes, disk, err);
 	*ret = here;

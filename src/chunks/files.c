@@ -14,6 +14,7 @@
 
 #include "base/array.h"
 #include "base/fault.h"
+#include "base/size.h"
 
 enum { AGAIN_MAX = 16 };
 
@@ -156,10 +157,10 @@ static void hint_space(struct brumate_error *err, const char *path)
 
 	if (statvfs(path, &fs) == 0)
 		brumate_hint(err,
-			     "%.1f GiB are free there: remove checkpoints (`brumate ls`, `brumate "
+			     "%s are free there: remove checkpoints (`brumate ls`, `brumate "
 			     "rm`), or "
 			     "choose another place with --dir",
-			     (double)fs.f_bavail * (double)fs.f_frsize / (1 << 30));
+			     SIZE_TEXT((uint64_t)fs.f_bavail * fs.f_frsize));
 	else
 		brumate_hint(err, "free some space there, or choose another place with --dir");
 }

@@ -19,6 +19,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/plain.h"
+#include "base/size.h"
 #include "wire/wire.h"
 
 /* ---- text on a terminal ---- */
@@ -395,14 +396,7 @@ void table_section_of(struct table t, json_t *items, const char *title)
 
 void format_bytes(char ret[static WORD_BYTES], uint64_t bytes)
 {
-	static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
-	double value = (double)bytes;
-	size_t unit = 0;
-
-	for (; value >= 999.5 && unit + 1 < sizeof(units) / sizeof(units[0]); unit++)
-		value /= 1024;
-	int decimals = unit == 0 || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-	snprintf(ret, WORD_BYTES, "%.*f %s", decimals, value, units[unit]);
+	size_format(ret, bytes);
 }
 
 void format_seconds(char ret[static WORD_BYTES], double seconds)

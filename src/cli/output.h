@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/size.h"
 
 enum style { STYLE_PLAIN, STYLE_BOLD, STYLE_DIM, STYLE_RED, STYLE_GREEN, STYLE_YELLOW };
 
@@ -109,7 +110,7 @@ void print_plain(FILE *f, const char *text);
 /** The number @key of @o; 0 where it has none above 0. */
 uint64_t bytes_of(const json_t *o, const char *key);
 
-enum { WORD_BYTES = 32 };
+enum { WORD_BYTES = SIZE_TEXT_BYTES };
 
 /** "512 B", "1.07 GiB": powers of 1024, as options take them. */
 void format_bytes(char ret[static WORD_BYTES], uint64_t bytes);

@@ -20,6 +20,7 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/size.h"
 #include "datapath/park.h"
 #include "engine/attributes.h"
 #include "engine/steps.h"
@@ -89,8 +90,8 @@ static int check_space(struct op *op, struct brumate_error *err)
 	}
 	if (need <= available)
 		return 0;
-	brumate_fail(err, ENOSPC, "%s has %.1f GiB free, the checkpoint needs about %.1f GiB",
-		     op->request->dir, (double)available / 0x1p30, (double)need / 0x1p30);
+	brumate_fail(err, ENOSPC, "%s has %s free, the checkpoint needs about %s", op->request->dir,
+		     SIZE_TEXT(available), SIZE_TEXT(need));
 	brumate_hint(err, "make room, or choose another place with --dir");
 	return -ENOSPC;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/paths.h"
+#include "base/size.h"
 #include "datapath/move.h"
 #include "engine/steps.h"
 
@@ -37,10 +38,9 @@ static int check_space(struct op *op, const char *dir, struct brumate_error *err
 	need -= zero < need ? zero : need;
 	if (need <= available)
 		return 0;
-	brumate_fail(
-		err, ENOSPC,
-		"the directory of the images has %.1f GiB free, device memory alone is %.1f GiB",
-		(double)available / 0x1p30, (double)need / 0x1p30);
+	brumate_fail(err, ENOSPC,
+		     "the directory of the images has %s free, device memory alone is %s",
+		     SIZE_TEXT(available), SIZE_TEXT(need));
 	return -ENOSPC;
 }
 
@@ -125,10 +125,9 @@ int container_memory_check(struct op *op, struct brumate_error *err)
 		uint64_t told = told_bytes(op->data.vault, gpus[i].uuid);
 
 		if (told > gpus[i].total_bytes)
-			r = brumate_fail(err, EBADMSG,
-					 "agents tell of %.1f GiB on %s, which has %.1f",
-					 (double)told / 0x1p30, gpus[i].uuid,
-					 (double)gpus[i].total_bytes / 0x1p30);
+			r = brumate_fail(err, EBADMSG, "agents tell of %s on %s, which has %s",
+					 SIZE_TEXT(told), gpus[i].uuid,
+					 SIZE_TEXT(gpus[i].total_bytes));
 	}
 	return r;
 }

@@ -17,6 +17,7 @@
 #include "base/array.h"
 #include "base/conf.h"
 #include "base/fd.h"
+#include "base/size.h"
 #include "base/user.h"
 #include "criu/images.h"
 #include "engine/op.h"
@@ -99,8 +100,8 @@ static int check_file(const struct op *op, const struct job_file *f, int dir_fd,
 			      "permissions",
 			      err);
 	char why[120];
-	snprintf(why, sizeof(why), "which is longer (%.1f GiB) than what is copied (%.1f GiB)",
-		 (double)f->size_bytes / 0x1p30, (double)limit / 0x1p30);
+	snprintf(why, sizeof(why), "which is longer (%s) than what is copied (%s)",
+		 SIZE_TEXT(f->size_bytes), SIZE_TEXT(limit));
 	return refuse(f, why,
 		      "set Files= in [Store] of brumate.conf to more, have it and the store on one "
 		      "file system with reflinks, or leave --with-files out",

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/size.h"
 #include "datapath/move.h"
 #include "process/reaper.h"
 #include "engine/job-files.h"
@@ -337,12 +338,10 @@ static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
 	copies -= zero < copies ? zero : copies;
 	if (fits(copies, memory, disk))
 		return 0;
-	brumate_fail(
-		err, ENOSPC,
-		"%.1f GiB of device memory do not fit into the %.1f GiB of host memory available "
-		"and the %.1f GiB free in %s",
-		(double)copies / 0x1p30, (double)memory / 0x1p30, (double)disk / 0x1p30,
-		info.room.disk);
+	brumate_fail(err, ENOSPC,
+		     "%s of device memory do not fit into the %s of host memory available "
+		     "and the %s free in %s",
+		     SIZE_TEXT(copies), SIZE_TEXT(memory), SIZE_TEXT(disk), info.room.disk);
 	brumate_hint(err,
 		     "free host memory, or set SpillDirectory= in [Broker] of brumate.conf to a "
 		     "larger file system");
@@ -380,11 +379,10 @@ static int check_cgroup(const struct op *op, char *const *cgroups, const char *c
 		need += is_within(cgroups[i], cgroup) ? by_driver_bytes(op, i) : 0;
 	if (need <= left)
 		return 0;
-	brumate_fail(
-		err, ENOMEM,
-		"%.1f GiB of device memory do not fit into the %.1f GiB of memory that cgroup %s "
-		"has left",
-		(double)need / 0x1p30, (double)left / 0x1p30, *cgroup ? cgroup : "/");
+	brumate_fail(err, ENOMEM,
+		     "%s of device memory do not fit into the %s of memory that cgroup %s "
+		     "has left",
+		     SIZE_TEXT(need), SIZE_TEXT(left), *cgroup ? cgroup : "/");
 	brumate_hint(err,
 		     "raise its memory limit: the driver keeps the saved data in the job's own "
 		     "memory, and beyond the limit the kernel would end the job");
@@ -439,11 +437,10 @@ int preflight_memory(struct op *op, struct brumate_error *err)
 		return 0;
 	if (machine_meminfo("MemAvailable", &available) && need > available &&
 	    need > (available += ready_bytes(op))) {
-		brumate_fail(
-			err, ENOMEM,
-			"%.1f GiB of device memory do not fit into the %.1f GiB of host memory "
-			"available",
-			(double)need / 0x1p30, (double)available / 0x1p30);
+		brumate_fail(err, ENOMEM,
+			     "%s of device memory do not fit into the %s of host memory "
+			     "available",
+			     SIZE_TEXT(need), SIZE_TEXT(available));
 		brumate_hint(err, "free host memory; the driver keeps the saved data in the job's "
 				  "own memory");
 		return -ENOMEM;

@@ -23,6 +23,7 @@
 #include "base/fd.h"
 #include "base/machine.h"
 #include "base/packet.h"
+#include "base/size.h"
 #include "process/reap.h"
 
 enum { ID_MAP_BYTES = 48, SIZE_BYTES = 32 };
@@ -160,11 +161,10 @@ int memory_dir_open(uint64_t max_bytes, struct brumate_error *err)
 	struct texts texts;
 
 	if (max_bytes > available) {
-		brumate_fail(
-			err, ENOMEM,
-			"the plain text, which is kept in memory, needs %.1f GiB; %.1f GiB are "
-			"available",
-			(double)max_bytes / 0x1p30, (double)available / 0x1p30);
+		brumate_fail(err, ENOMEM,
+			     "the plain text, which is kept in memory, needs %s; %s are "
+			     "available",
+			     SIZE_TEXT(max_bytes), SIZE_TEXT(available));
 		return -ENOMEM;
 	}
 	make_texts(&texts, max_bytes);

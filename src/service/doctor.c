@@ -27,6 +27,7 @@
 #include "base/conf.h"
 #include "base/machine.h"
 #include "base/paths.h"
+#include "base/size.h"
 #include "client/broker.h"
 #include "criu/criu.h"
 #include "gpu/vendor.h"
@@ -408,9 +409,8 @@ static void check_gpu(struct doctor *d, size_t i, const struct dev_gpu *gpu, jso
 			"GPU %zu: %s, %s: %s is on, which the driver cannot checkpoint", i,
 			gpu->name, gpu->uuid, gpu_vendor()->partition.name);
 	else
-		finding(d, FINDING_OK, "gpu", "", "GPU %zu: %s, %s, %.1f GiB, %.1f GiB in use", i,
-			gpu->name, gpu->uuid, (double)gpu->total_bytes / 0x1p30,
-			(double)gpu->used_bytes / 0x1p30);
+		finding(d, FINDING_OK, "gpu", "", "GPU %zu: %s, %s, %s, %s in use", i, gpu->name,
+			gpu->uuid, SIZE_TEXT(gpu->total_bytes), SIZE_TEXT(gpu->used_bytes));
 }
 
 /* The daemon that keeps the driver loaded listens on a socket. Older methods cannot be detected without asking the
@@ -490,18 +490,17 @@ static void check_memory(struct doctor *d)
 	if (available < d->vram_bytes && available + d->room.disk_bytes >= d->vram_bytes)
 		finding(d, FINDING_NOTE, "memory",
 			"add memory: host copies on a disk are as fast as the disk",
-			"%.1f GiB of memory available, %.1f GiB on all GPUs: the rest would go to "
+			"%s of memory available, %s on all GPUs: the rest would go to "
 			"%s",
-			(double)available / 0x1p30, (double)d->vram_bytes / 0x1p30, d->room.disk);
+			SIZE_TEXT(available), SIZE_TEXT(d->vram_bytes), d->room.disk);
 	else if (available < d->vram_bytes)
 		finding(d, FINDING_WARN, "memory",
 			"add memory, or suspend fewer jobs at a time: saved device memory is kept "
 			"in it",
-			"%.1f GiB of memory available, %.1f GiB on all GPUs",
-			(double)available / 0x1p30, (double)d->vram_bytes / 0x1p30);
+			"%s of memory available, %s on all GPUs", SIZE_TEXT(available),
+			SIZE_TEXT(d->vram_bytes));
 	else
-		finding(d, FINDING_OK, "memory", "", "%.1f GiB available",
-			(double)available / 0x1p30);
+		finding(d, FINDING_OK, "memory", "", "%s available", SIZE_TEXT(available));
 }
 
 static void check_pool(struct doctor *d)
@@ -515,13 +514,12 @@ static void check_pool(struct doctor *d)
 	fact(d, "pool_bytes", json_integer((json_int_t)pool));
 	if (pool > usual)
 		finding(d, FINDING_WARN, "pool", "lower Pool= in [Broker] of brumate.conf",
-			"up to %.1f GiB may be pinned for copies of device memory, more than half "
+			"up to %s may be pinned for copies of device memory, more than half "
 			"of this machine's memory",
-			(double)pool / 0x1p30);
+			SIZE_TEXT(pool));
 	else
 		finding(d, FINDING_OK, "pool", "",
-			"up to %.1f GiB may be pinned for copies of device memory",
-			(double)pool / 0x1p30);
+			"up to %s may be pinned for copies of device memory", SIZE_TEXT(pool));
 }
 
 /* Reports the directory for spilled host copies. */
@@ -535,15 +533,15 @@ static void check_spill(struct doctor *d)
 	if (!d->room.disk_bytes)
 		finding(d, FINDING_NOTE, "spill",
 			"set SpillDirectory= in [Broker] of brumate.conf to a directory on a disk",
-			"copies of device memory must fit into the %.1f GiB of memory that they "
+			"copies of device memory must fit into the %s of memory that they "
 			"may "
 			"have: %s is in memory, or full",
-			(double)d->room.memory_bytes / 0x1p30, d->room.disk);
+			SIZE_TEXT(d->room.memory_bytes), d->room.disk);
 	else
 		finding(d, FINDING_OK, "spill", "",
-			"copies of device memory may have %.1f GiB of memory, then %.1f GiB in %s, "
+			"copies of device memory may have %s of memory, then %s in %s, "
 			"encrypted",
-			(double)d->room.memory_bytes / 0x1p30, (double)d->room.disk_bytes / 0x1p30,
+			SIZE_TEXT(d->room.memory_bytes), SIZE_TEXT(d->room.disk_bytes),
 			d->room.disk);
 }
 
@@ -596,8 +594,8 @@ static void check_shm(struct doctor *d)
 		finding(d, FINDING_WARN, "shm", "mount -t tmpfs tmpfs /dev/shm",
 			"no /dev/shm: jobs of several processes need it");
 	else
-		finding(d, FINDING_OK, "shm", "", "/dev/shm holds %.1f GiB",
-			(double)fs.f_blocks * (double)fs.f_frsize / 0x1p30);
+		finding(d, FINDING_OK, "shm", "", "/dev/shm holds %s",
+			SIZE_TEXT((uint64_t)fs.f_blocks * fs.f_frsize));
 }
 
 static void check_config(struct doctor *d)
@@ -634,11 +632,10 @@ static void check_store(struct doctor *d)
 		finding(d, FINDING_WARN, "space",
 			"free some, or set Directory= in [Store] of brumate.conf to a larger file "
 			"system",
-			"%.1f GiB free in %s, %.1f GiB on all GPUs", (double)free_bytes / 0x1p30,
-			dir, (double)d->vram_bytes / 0x1p30);
+			"%s free in %s, %s on all GPUs", SIZE_TEXT(free_bytes), dir,
+			SIZE_TEXT(d->vram_bytes));
 	else
-		finding(d, FINDING_OK, "space", "", "%.1f GiB free in %s",
-			(double)free_bytes / 0x1p30, dir);
+		finding(d, FINDING_OK, "space", "", "%s free in %s", SIZE_TEXT(free_bytes), dir);
 }
 
 static void check_room(struct doctor *d)

@@ -20,6 +20,7 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/paths.h"
+#include "base/size.h"
 #include "store/image.h"
 
 enum { HIDDEN_BYTES = MANIFEST_ID_BYTES + 64 };
@@ -184,10 +185,9 @@ int store_check_space(const char *dir, const struct manifest *m, bool files_only
 	int r = store_free_bytes(dir, &free_bytes, err);
 	if (r < 0 || need <= free_bytes)
 		return r;
-	brumate_fail(err, ENOSPC, "%s has %.1f GiB free, %s %.1f GiB", dir,
-		     (double)free_bytes / 0x1p30,
+	brumate_fail(err, ENOSPC, "%s has %s free, %s %s", dir, SIZE_TEXT(free_bytes),
 		     files_only ? "files other than the job's memory need" : "the checkpoint needs",
-		     (double)need / 0x1p30);
+		     SIZE_TEXT(need));
 	brumate_hint(err, "make room (`brumate prune`)%s",
 		     files_only ? "" : ", or choose another place with --dir");
 	return -ENOSPC;

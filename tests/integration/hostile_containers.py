@@ -24,7 +24,7 @@ DEEDS = (
     ("noise-at-list", "list: agent of version"),
     ("endless", "list: more than 131072 pieces"),
     ("long", "answer of its agent: too long"),
-    ("huge", "agents tell of 1048576.0 GiB on GPU-.*, which has"),
+    ("huge", "agents tell of 1.00 PiB on GPU-.*, which has"),
     ("other-gpu", "no such GPU"),
     ("twice", "list: piece 1 twice"),
     ("claims", "uses device memory of process 1, which"),

@@ -365,7 +365,7 @@ static void test_no_room(void)
 	struct brumate_error err;
 
 	CHECK(transfer_client_alloc(s, 1ull << 45, false, &copy, &err) == -ENOSPC);
-	CHECK(strstr(err.text, "32768.0 GiB needed") && strstr(err.text, state));
+	CHECK(strstr(err.text, "32.0 TiB needed") && strstr(err.text, state));
 	CHECK(strstr(err.hint, "SpillDirectory="));
 	transfer_client_close(take_ptr(&s));
 	CHECK(mkdir(small, 0700) == 0);

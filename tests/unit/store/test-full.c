@@ -21,7 +21,7 @@ static void test_full(void)
 
 	CHECK(store_commit(&w, &m, NULL, NULL, &err) == -ENOSPC);
 	CHECK(strstr(err.text, "checkpoint full: ") && strstr(err.text, "write the manifest"));
-	CHECK(strstr(err.text, "No space left") && strstr(err.hint, "0.0 GiB are free"));
+	CHECK(strstr(err.text, "No space left") && strstr(err.hint, "0 B are free"));
 	CHECK(!is_there(at("full")));
 	store_abort(&w);
 	CHECK(!is_there(at(".full.partial")));
