@@ -48,6 +48,13 @@ static void format_late(const struct progress *p, char *ret, size_t size)
 		 waited_for ? ": it waited for " : "", waited_for ? waited_for : "");
 }
 
+static bool ends_in(const char *text, const char *end)
+{
+	const size_t len = strlen(text), n = strlen(end);
+
+	return len >= n && !strcmp(text + len - n, end);
+}
+
 void progress_say_late(const struct progress *p, struct brumate_error *err)
 {
 	char late[LATE_BYTES_MAX];
@@ -55,7 +62,10 @@ void progress_say_late(const struct progress *p, struct brumate_error *err)
 	if (!err || strstr(err->text, "timed out after"))
 		return;
 	format_late(p, late, sizeof(late));
-	brumate_wrap(err, -err->code, "%s", late);
+	if (ends_in(err->text, "cancelled")) /* by the end of the time, which is the cause */
+		snprintf(err->text, sizeof(err->text), "%s", late);
+	else
+		brumate_wrap(err, -err->code, "%s", late);
 }
 
 int progress_check(struct progress *p, struct brumate_error *err)

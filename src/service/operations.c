@@ -216,6 +216,27 @@ static int choose_id(char ret[static MANIFEST_ID_BYTES], const struct job *j, co
 	return 0;
 }
 
+/* The command would be saved with the job, while it waits for its own end. */
+static int refuse_from_inside(const struct job *j, const struct service_call *call,
+			      struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	const struct proc_members members = job_members(j);
+
+	if (call->pid != getpid() || proc_members_read(&tree, &members, NULL) < 0)
+		return 0;
+	for (size_t i = 0; i < tree.n; i++)
+		if (tree.items[i].id.pid == call->pid) {
+			brumate_fail(err, EINVAL,
+				     "job %s (%s) cannot be saved by a command that is part of it",
+				     j->id, j->name);
+			brumate_hint(err, "brumate checkpoint --self saves it once the command has "
+					  "ended");
+			return -EINVAL;
+		}
+	return 0;
+}
+
 int service_checkpoint(const struct service_call *call, json_t *parameters, json_t **ret,
 		       struct brumate_error *err)
 {
@@ -231,6 +252,8 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 		r = access_store_to_write(&dir, parameters, err);
 	if (r == 0)
 		r = find_target(&j, &is_new, call, parameters, REQUEST_CHECKPOINT, err);
+	if (r == 0 && !json_is_true(json_object_get(parameters, "self")))
+		r = refuse_from_inside(&j, call, err);
 	if (r == 0)
 		r = choose_id(id, &j, dir, name, err);
 	if (r == 0)

@@ -242,7 +242,10 @@ static int fail_timed_out(const struct relay *w, struct brumate_error *err)
 	else
 		brumate_fail(&why, ETIMEDOUT, "process %d does not answer%s%s", w->peer.pid,
 			     *w->waiting_for ? "; it waited for " : "", w->waiting_for);
-	brumate_fail(err, ETIMEDOUT, "timed out after %g s: %s", w->timeout_ms / 1000.0, why.text);
+	const bool is_short = w->timeout_ms < 1000;
+	brumate_fail(err, ETIMEDOUT, "timed out after %g %s: %s",
+		     is_short ? w->timeout_ms : w->timeout_ms / 1000.0, is_short ? "ms" : "s",
+		     why.text);
 	brumate_hint(err,
 		     "%s%swhat it began is taken back; `brumate ps` says what became of the job",
 		     why.hint, *why.hint ? "; " : "");

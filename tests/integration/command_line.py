@@ -7,7 +7,7 @@ import json
 import os
 import re
 
-from cases import EXIT_BUSY, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, at_terminal, case, expect, main, run
+from cases import EXIT_BUSY, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_TIMEOUT, EXIT_USAGE, at_terminal, case, expect, main, run, wait_until
 from checkpoints import saved
 
 
@@ -152,6 +152,40 @@ def a_suspend_of_what_is_suspended(bed, job, log):
     bed.ok("suspend", "--park", job)
     bed.refused(EXIT_BUSY, f"job {job} is suspended$", "suspend", job)  # its memory is on the GPU still
     bed.ok("resume", job)
+    log.goes_on()
+
+
+@case
+def a_checkpoint_from_inside(bed):
+    """A command cannot wait for what begins once it has ended, and its job is not to be asked for otherwise."""
+    for line in ("checkpoint inner", "checkpoint --leave-running inner"):
+        job = bed.run([bed.brumate, *line.split()], name="inner")
+        expect(bed.cli("wait", job).code == EXIT_USAGE, bed.log(job).text())
+        expect(re.search(rf"job {job} .inner. cannot be saved by a command that is part of it\nhint: brumate checkpoint --self",
+                         bed.log(job).text()), bed.log(job).text())
+        bed.ok("rm", "--job", job)
+        bed.jobs.remove(job)
+
+
+@case
+@with_job
+def a_time_that_is_over(bed, job, log):
+    """What was waited for and what becomes of the job are told once."""
+    for verb, point, words in (("suspend", "suspend.data-out.begin", "device memory to reach host memory"),
+                               ("checkpoint", "checkpoint.data-out.begin", "")):
+        for time in ("120ms", "300ms", "1s"):
+            bed.fault(point, "delay:400")
+            done = bed.cli(verb, job, "--timeout", time)
+            bed.disarm()
+            if done.code == 0:
+                bed.ok("resume" if verb == "suspend" else "restore", job)
+                continue
+            expect(done.code == EXIT_TIMEOUT and done.err.count("timed out after") == 1 and "cancelled" not in done.err,
+                   done.why())
+            expect(re.search(r"timed out after (120 ms|300 ms|1 s)", done.err), done.why())
+            expect(done.err.count("the job goes on") == 1 or "what it began is taken back" in done.err, done.why())
+            expect(done.err.count("it waited for") <= 1, done.why())
+            wait_until(lambda: bed.state(job) == "running", "what was begun to be taken back")
     log.goes_on()
 
 

@@ -69,6 +69,9 @@ static void test_stopped(void)
 	progress_say_late(&p, &err);
 	CHECK_STR(err.text, "timed out after 1 ms: it waited for another: copy: broken");
 	CHECK(err.code == EIO);
+	brumate_fail(&err, ECANCELED, "data-out: copy: cancelled"); /* by the end of the time */
+	progress_say_late(&p, &err);
+	CHECK_STR(err.text, "timed out after 1 ms: it waited for another");
 	progress_fini(&p);
 }
 
