@@ -115,4 +115,4 @@ class Job:
 
 def jobs() -> List[Job]:
     """All jobs of this user, the oldest first."""
-    return [Job(job["id"]) for job in ask("ps")["jobs"]]
+    return [Job(job["id"]) for job in ask("ps", "--all", "--sort", "age")["jobs"]]

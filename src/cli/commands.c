@@ -23,10 +23,13 @@ static const struct option_spec run_options[] = {
 	END,
 };
 static const struct option_spec ps_options[] = {
+	FLAG(OPT_ALL, "all", 'a', "also jobs that ended more than an hour ago"),
 	VALUE(OPT_FILTER, "filter", 0, "KEY=VALUE,...", COMPLETES_FILTER,
 	      "only jobs with this state, name, id, gpu or label"),
-	CHOICE(OPT_SORT, "sort", "KEY", "age name state",
-	       "order by age (default, oldest first), name or state"),
+	VALUE(OPT_COLUMNS, "columns", 'o', "NAME,...", COMPLETES_NOTHING,
+	      "only these columns, in this order, as in name,state,gpu"),
+	CHOICE(OPT_SORT, "sort", "KEY", "age name state gpu-mem host-mem",
+	       "order by age, name, state or memory (default: what lives first, then by age)"),
 	FLAG(OPT_WATCH, "watch", 'w', "keep the list up to date until q is pressed"),
 	FORMAT,
 	NO_HEADERS,
@@ -64,7 +67,8 @@ static const struct option_spec kill_options[] = {
 };
 static const struct option_spec rm_options[] = {
 	MEANS_JOB, MEANS_CHECKPOINT,
-	YES,	   DIR("remove checkpoints in DIR instead of the default place"),
+	YES,	   FLAG(OPT_ENDED, "ended", 0, "forget all jobs that have exited or are lost"),
+	DIR("remove checkpoints in DIR instead of the default place"),
 	FORMAT,	   END,
 };
 static const struct option_spec manage_options[] = {
@@ -164,7 +168,14 @@ static const struct option_spec restore_options[] = {
 	END,
 };
 static const struct option_spec ls_options[] = {
-	DIR("list DIR instead of the default place"), FORMAT, NO_HEADERS, QUIET, END,
+	ONE_JOB("only checkpoints of this job, by id or name"),
+	CHOICE(OPT_SORT, "sort", "KEY", "age size disk job",
+	       "order by age (default, oldest first), size, size on disk or job"),
+	DIR("list DIR instead of the default place"),
+	FORMAT,
+	NO_HEADERS,
+	QUIET,
+	END,
 };
 static const struct option_spec inspect_options[] = {
 	MEANS_JOB,
@@ -267,7 +278,7 @@ static const struct command commands[] = {
 	{ "kill", NULL, "stop cancel terminate end", "[JOB...]", "end jobs", 0, -1, false,
 	  COMPLETES_LIVING, NULL, kill_options, verb_kill },
 	{ "rm", NULL, "delete remove forget", "JOB...|CHECKPOINT...",
-	  "forget ended jobs, or remove checkpoints", 1, -1, false, COMPLETES_CHECKPOINT, NULL,
+	  "forget ended jobs, or remove checkpoints", 0, -1, false, COMPLETES_CHECKPOINT, NULL,
 	  rm_options, verb_rm },
 	{ "manage", NULL, "adopt", "", "manage a running process as a job", 0, 0, false,
 	  COMPLETES_NOTHING, NULL, manage_options, verb_manage, NULL, true },
@@ -356,8 +367,6 @@ const struct foreign_option foreign_options[] = {
 	{ "run", "-e --env", "a job has this command's environment: NAME=VALUE brumate run ..." },
 	{ "run", "--gpus --device",
 	  "the command's environment says which GPUs it sees, as without brumate" },
-	{ "ps", "-a --all",
-	  "ps lists all jobs, ended ones too; --filter state=running lists fewer" },
 	{ "ps", "", "`brumate inspect JOB` shows one job; --filter name=JOB lists it" },
 	{ "rm", "-f --force", "end a running job first: `brumate kill JOB`" },
 	{ "kill", "-9 -KILL", "`brumate kill --signal KILL JOB`" },

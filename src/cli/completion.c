@@ -41,7 +41,7 @@ static void print_signals(void)
 /* Ids and names of jobs with their states behind a tab, one a line, in any shell: of those in the states @args, or of all.
  * A damaged job has no name. */
 #define PRINT_JOBS(args)                                                    \
-	"brumate ps --no-headers 2>/dev/null | awk -v want=\" " args " \" " \
+	"brumate ps -a --no-headers 2>/dev/null | awk -v want=\" " args " \" " \
 	"'want !~ /[a-z]/ || index(want, \" \" $3 \" \") "                  \
 	"{ print $1 \"\\t\" $3; if ($2 != \"-\") print $2 \"\\t\" $3 }'"
 
@@ -77,7 +77,7 @@ static void print_states(void)
 
 /* The labels that jobs have, "KEY=VALUE" one a line, in any shell. */
 #define PRINT_LABELS                                                           \
-	"brumate ps --format json 2>/dev/null | "                              \
+	"brumate ps -a --format json 2>/dev/null | "                              \
 	"awk -F'\"' '/^ *\"labels\": \\{$/ { on = 1; next } /\\}/ { on = 0 } " \
 	"on { print $2 \"=\" $4 }' | sort -u"
 
@@ -86,7 +86,7 @@ static void print_filters(void)
 {
 	fputs("printf 'state=%s\\n'", stdout);
 	print_states();
-	fputs("; printf '%s=\\n' id gpu; brumate ps --no-headers 2>/dev/null | "
+	fputs("; printf '%s=\\n' id gpu; brumate ps -a --no-headers 2>/dev/null | "
 	      "awk '$2 != \"-\" { print \"name=\" $2 }'; _brumate_labels | sed 's/^/label=/'",
 	      stdout);
 }

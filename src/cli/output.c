@@ -319,7 +319,7 @@ static void print_cell(const struct table *t, FILE *f, size_t column, const char
 		return;
 	}
 	fprintf(f, "%*s", t->columns[column].right ? (int)pad : 0, "");
-	print_styled(f, t->style ? t->style(column, text) : STYLE_PLAIN, text);
+	print_styled(f, t->style ? t->style(&t->columns[column], text) : STYLE_PLAIN, text);
 	fprintf(f, "%*s", t->columns[column].right ? 0 : (int)pad, "");
 	fputs(last ? "\n" : "  ", f);
 	*room = *room > widths[column] + 2 ? *room - widths[column] - 2 : 0;
@@ -692,7 +692,7 @@ static const struct outcome *outcome_of(const char *operation)
 	return &outcomes[0];
 }
 
-/* "suspended job 1a2b3c4d in 352 ms: 1.00 GiB at 3.05 GB/s, stood still 352 ms; now in host memory" */
+/* "suspended job train in 352 ms: 1.00 GiB at 3.05 GB/s, stood still 352 ms; now in host memory" */
 static void print_outcome_line(json_t *o, bool parked)
 {
 	const struct outcome *done = outcome_of(text_of(o, "operation"));
@@ -710,7 +710,10 @@ static void print_outcome_line(json_t *o, bool parked)
 	format_seconds(took, json_number_value(json_object_get(o, "seconds")));
 	format_seconds(still, downtime);
 	format_seconds(behind, drain);
-	fprintf(stderr, "%s job %s in %s: %s", done->past, text_of(o, "job"), took, bytes);
+	const char *name = text_of(o, "job_name");
+	fprintf(stderr, "%s job ", done->past);
+	print_plain(stderr, *name ? name : text_of(o, "job"));
+	fprintf(stderr, " in %s: %s", took, bytes);
 	if (gbps > 0)
 		fprintf(stderr, " at %.2f GB/s", gbps);
 	if (downtime > 0)

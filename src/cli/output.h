@@ -61,7 +61,7 @@ struct column {
 struct table {
 	const struct column *columns; /* borrowed */
 	size_t n_columns;
-	enum style (*style)(size_t column, const char *cell); /* NULL: all plain */
+	enum style (*style)(const struct column *column, const char *cell); /* NULL: all plain */
 	char **cells;
 	size_t n_cells;
 	bool lacks_cells; /* there was no memory for one */

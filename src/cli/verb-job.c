@@ -358,12 +358,51 @@ static int remove_one(const struct invocation *in, json_t *parameters, const cha
 	return 0;
 }
 
+static int check_removal(const struct invocation *in, struct brumate_error *err)
+{
+	const char *other = in->n_operands		 ? "names"
+			    : in->values[OPT_CHECKPOINT] ? "--checkpoint"
+			    : in->values[OPT_DIR]	 ? "--dir"
+							 : NULL;
+
+	if (in->values[OPT_ENDED] && other)
+		return brumate_fail(err, EINVAL, "rm: --ended cannot be combined with %s", other);
+	if (in->values[OPT_ENDED] || in->n_operands)
+		return 0;
+	brumate_fail(err, EINVAL, "rm: missing operand, expected %s or --ended",
+		     in->command->operands);
+	brumate_hint(err, "see `brumate rm --help`");
+	return -EINVAL;
+}
+
+/* Jobs that were saved stay: their records lead to the checkpoints that bring them back. */
+static int remove_ended(const struct invocation *in, json_t *parameters, struct brumate_error *err)
+{
+	auto_(several_fini) struct several several = { 0 };
+	struct invocation ended = *in;
+
+	ended.values[OPT_ALL] = ""; /* of the jobs in these states */
+	int r = several_choose(&several, &ended, "exited lost", "exited or lost", err);
+	if (r < 0 || !ended.n_operands)
+		return r;
+	if (!in->values[OPT_YES] && can_ask() &&
+	    !confirm("forget these %d jobs, with their logs?", ended.n_operands))
+		return brumate_fail(err, ECANCELED, "rm: nothing was removed");
+	ended.values[OPT_ALL] = NULL;
+	ended.values[OPT_JOB] = "";
+	return for_each_operand(&ended, remove_one, parameters, err);
+}
+
 int verb_rm(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object();
 	const char *kind;
-	int r = get_kind(&kind, in, err);
+	int r = check_removal(in, err);
 
+	if (r == 0)
+		r = get_kind(&kind, in, err);
+	if (r == 0 && in->values[OPT_ENDED])
+		return remove_ended(in, parameters, err);
 	if (r == 0)
 		r = add_path(parameters, "dir", in->values[OPT_DIR], err);
 	return r < 0 ? r : look_then_act(in, look_to_remove, remove_one, parameters, err);

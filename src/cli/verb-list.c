@@ -7,9 +7,11 @@
 #include "cli/verbs.h"
 #include "cli/screen.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <time.h>
@@ -118,9 +120,9 @@ static const struct column job_columns[] = {
 	{ "COMMAND", false, 0, cell_argv, "argv" },
 };
 
-enum { COLUMN_STATE = 2, COLUMN_NEXT = 9 };
+enum { N_JOB_COLUMNS = sizeof(job_columns) / sizeof(job_columns[0]) };
 
-static enum style style_of_job(size_t column, const char *cell)
+static enum style style_of_job(const struct column *column, const char *cell)
 {
 	static const struct {
 		const char *begins;
@@ -131,12 +133,63 @@ static enum style style_of_job(size_t column, const char *cell)
 		{ "exited", STYLE_RED },	  { "lost", STYLE_RED },
 	};
 
-	if (column == COLUMN_NEXT && strstr(cell, "failed"))
+	if (column->cell == cell_next && strstr(cell, "failed"))
 		return STYLE_RED;
-	for (size_t i = 0; column == COLUMN_STATE && i < sizeof(states) / sizeof(states[0]); i++)
+	for (size_t i = 0; column->cell == cell_state && i < sizeof(states) / sizeof(states[0]);
+	     i++)
 		if (!strncmp(states[i].begins, cell, strlen(states[i].begins)))
 			return states[i].style;
 	return STYLE_PLAIN;
+}
+
+/* ---- columns that are asked for ---- */
+
+static bool is_called(const struct column *c, const char *word, size_t len)
+{
+	return strlen(c->title) == len && !strncasecmp(c->title, word, len);
+}
+
+static int fail_column(const char *word, size_t len, struct brumate_error *err)
+{
+	char names[256] = "";
+	size_t used = 0;
+
+	for (size_t i = 0; i < N_JOB_COLUMNS; i++)
+		used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s", i ? ", " : "",
+					 job_columns[i].title);
+	for (char *c = names; *c; c++)
+		*c = (char)tolower((unsigned char)*c);
+	brumate_fail(err, EINVAL, "ps: --columns: \"%.*s\" is no column", (int)len, word);
+	brumate_hint(err, "columns are %s", names);
+	return -EINVAL;
+}
+
+/* The columns that @text, "NAME,...", asks for, in its order; NULL: all. None of those that are chosen is dropped. */
+static int choose_columns(struct column ret[static N_JOB_COLUMNS], size_t *ret_n, const char *text,
+			  struct brumate_error *err)
+{
+	size_t n = 0;
+
+	for (const char *word = text; word && *word;) {
+		const size_t len = strcspn(word, ",");
+		size_t i = 0;
+
+		while (i < N_JOB_COLUMNS && !is_called(&job_columns[i], word, len))
+			i++;
+		if (i == N_JOB_COLUMNS)
+			return fail_column(word, len, err);
+		if (n == N_JOB_COLUMNS)
+			return brumate_fail(err, EINVAL, "ps: --columns: more than there are");
+		ret[n] = job_columns[i];
+		ret[n++].dropped = 0;
+		word += len + (word[len] == ',');
+	}
+	if (!text) {
+		memcpy(ret, job_columns, sizeof(job_columns));
+		n = N_JOB_COLUMNS;
+	}
+	*ret_n = n;
+	return 0;
 }
 
 static bool is_gpu_called(json_t *gpu, const char *word)
@@ -265,19 +318,73 @@ static int filter_jobs(json_t *jobs, const char *text, bool warn, struct brumate
 	return copy ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
-/* Orders @jobs by the strings under @key; those that are equal stay as they are. */
-static void sort_jobs(json_t *jobs, const char *key)
-{
-	for (size_t i = 1; i < json_array_size(jobs); i++) {
-		json_t *job = json_incref(json_array_get(jobs, i));
-		size_t to = i;
+/* ---- their order, and which of them ---- */
 
-		while (to > 0 &&
-		       strcmp(text_of(json_array_get(jobs, to - 1), key), text_of(job, key)) > 0)
-			to--;
-		json_array_remove(jobs, i);
-		json_array_insert_new(jobs, to, job);
+static bool has_job_ended(json_t *job)
+{
+	static const char ended[] = "exited lost checkpointed";
+
+	return words_contain(ended, text_of(job, "state"));
+}
+
+static json_int_t gpu_bytes_of(json_t *job)
+{
+	json_int_t bytes = 0;
+	json_t *gpu;
+	size_t i;
+
+	json_array_foreach (json_object_get(job, "gpus"), i, gpu)
+		bytes += json_integer_value(json_object_get(gpu, "bytes"));
+	return bytes;
+}
+
+/* What jobs and checkpoints are ordered by: strings from low to high, sizes from high to low. */
+struct job_order {
+	json_t *job;
+	size_t at; /* those that are equal stay in their order */
+	const char *text;
+	json_int_t number;
+	bool has_ended;
+};
+
+static int compare_jobs(const void *a, const void *b)
+{
+	const struct job_order *x = a, *y = b;
+
+	if (x->has_ended != y->has_ended)
+		return x->has_ended ? 1 : -1;
+	if (x->number != y->number)
+		return x->number > y->number ? -1 : 1;
+	const int r = strcmp(x->text, y->text);
+	return r ? r : x->at < y->at ? -1 : 1;
+}
+
+/* @sort: of --sort; NULL: what lives comes first, each by age. */
+static int sort_jobs(json_t *jobs, const char *sort, struct brumate_error *err)
+{
+	const size_t n = json_array_size(jobs);
+	auto_free struct job_order *order = calloc(n + 1, sizeof(*order));
+	const bool by_size = sort && (!strcmp(sort, "gpu-mem") || !strcmp(sort, "host-mem"));
+
+	if (!order)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < n; i++) {
+		json_t *job = json_incref(json_array_get(jobs, i));
+		const char *key = sort && strcmp(sort, "age") && !by_size ? sort : "created";
+
+		order[i] = (struct job_order){ .job = job,
+					       .at = i,
+					       .text = by_size ? "" : text_of(job, key),
+					       .has_ended = !sort && has_job_ended(job) };
+		if (by_size)
+			order[i].number = !strcmp(sort, "gpu-mem")
+						  ? gpu_bytes_of(job)
+						  : (json_int_t)bytes_of(job, "host_bytes");
 	}
+	qsort(order, n, sizeof(*order), compare_jobs);
+	for (size_t i = 0; i < n; i++)
+		json_array_set_new(jobs, i, order[i].job);
+	return 0;
 }
 
 /* What its state is marked with, or NULL. */
@@ -338,32 +445,45 @@ static int print_list(const struct invocation *in, json_t *reply, const char *ke
 	return 0;
 }
 
-/* The jobs that are asked for, in their order. */
-static int ask_jobs(json_t **ret, const struct invocation *in, struct brumate_error *err)
+/* The jobs that are asked for, in their order. @ret_folded: how many more have ended. */
+static int ask_jobs(json_t **ret, size_t *ret_folded, const struct invocation *in,
+		    struct brumate_error *err)
 {
-	auto_json json_t *reply = NULL;
-	const char *sort = in->values[OPT_SORT];
-	int r = client_ask("List", NULL, &reply, err);
+	/* A filter is a question of its own: what it says is not there is not there. */
+	const bool recent = !in->values[OPT_ALL] && !in->values[OPT_FILTER];
+	auto_json json_t *p = json_pack("{s:b}", "recent", recent), *reply = NULL;
+	int r = client_ask("List", p, &reply, err);
+	json_t *jobs = json_object_get(reply, "jobs");
 
+	*ret_folded = bytes_of(reply, "folded");
 	if (r == 0 && in->values[OPT_FILTER])
-		r = filter_jobs(json_object_get(reply, "jobs"), in->values[OPT_FILTER],
-				!in->values[OPT_WATCH], err);
+		r = filter_jobs(jobs, in->values[OPT_FILTER], !in->values[OPT_WATCH], err);
+	if (r == 0)
+		r = sort_jobs(jobs, in->values[OPT_SORT], err);
 	if (r < 0)
 		return r;
-	if (sort)
-		sort_jobs(json_object_get(reply, "jobs"), strcmp(sort, "age") ? sort : "created");
 	*ret = take_ptr(&reply);
+	return 0;
+}
+
+static int print_jobs(json_t *jobs, const char *columns, FILE *f, bool headings, size_t width,
+		      struct brumate_error *err)
+{
+	struct column chosen[N_JOB_COLUMNS];
+	struct table t = { .columns = chosen, .style = style_of_job };
+	int r = choose_columns(chosen, &t.n_columns, columns, err);
+
+	if (r < 0)
+		return r;
+	table_add_rows(&t, jobs);
+	table_print(&t, f, headings, width);
+	table_fini(&t);
 	return 0;
 }
 
 void job_table_print(json_t *jobs, FILE *f, bool headings, size_t width)
 {
-	struct table t = TABLE_OF(job_columns);
-
-	t.style = style_of_job;
-	table_add_rows(&t, jobs);
-	table_print(&t, f, headings, width);
-	table_fini(&t);
+	print_jobs(jobs, NULL, f, headings, width, NULL);
 }
 
 enum {
@@ -377,16 +497,19 @@ static int watch_jobs(const struct invocation *in, int watch_fd, struct brumate_
 	for (;;) {
 		auto_json json_t *reply = NULL;
 		char changes[4096];
+		size_t n_folded;
 
 		while (read(watch_fd, changes, sizeof(changes)) > 0)
 			; /* any event says the same: look */
-		int r = ask_jobs(&reply, in, err);
+		int r = ask_jobs(&reply, &n_folded, in, err);
 		FILE *f = r == 0 ? screen_begin() : NULL;
 		if (!f)
 			return r < 0 ? r : brumate_fail(err, ENOMEM, "%m");
-		job_table_print(json_object_get(reply, "jobs"), f, !in->values[OPT_NO_HEADERS],
-				terminal_width(stdout));
+		r = print_jobs(json_object_get(reply, "jobs"), in->values[OPT_COLUMNS], f,
+			       !in->values[OPT_NO_HEADERS], terminal_width(stdout), err);
 		screen_end(f);
+		if (r < 0)
+			return r;
 		enum screen_event event = screen_wait(-1, WATCH_LEAST_MS);
 		if (event == SCREEN_TIME)
 			event = screen_wait(watch_fd, WATCH_MOST_MS - WATCH_LEAST_MS);
@@ -412,26 +535,104 @@ static int watch_on_screen(const struct invocation *in, struct brumate_error *er
 int verb_ps(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
-	struct table t = TABLE_OF(job_columns);
+	size_t n_folded = 0;
 
 	if (in->values[OPT_WATCH])
 		return watch_on_screen(in, err);
-	t.style = style_of_job;
-	int r = ask_jobs(&reply, in, err);
-	return r < 0 ? r : print_list(in, reply, "jobs", &t, err);
+	int r = ask_jobs(&reply, &n_folded, in, err);
+	if (r < 0 || wants_json(in) || in->values[OPT_QUIET])
+		return r < 0 ? r : print_list(in, reply, "jobs", NULL, err);
+	r = print_jobs(json_object_get(reply, "jobs"), in->values[OPT_COLUMNS], stdout,
+		       !in->values[OPT_NO_HEADERS], terminal_width(stdout), err);
+	if (r == 0 && n_folded && isatty(STDOUT_FILENO))
+		print_note("%zu job%s that ended more than an hour ago: `brumate ps -a`", n_folded,
+			   n_folded == 1 ? "" : "s");
+	return r;
+}
+
+static bool is_of_job(json_t *checkpoint, const char *word)
+{
+	return !strcmp(text_of(checkpoint, "job"), word) ||
+	       !strcmp(text_of(checkpoint, "job_name"), word);
+}
+
+/* Takes out the checkpoints of other jobs. */
+static int choose_job(json_t *checkpoints, const char *word, struct brumate_error *err)
+{
+	for (size_t i = json_array_size(checkpoints); i-- > 0;)
+		if (!is_of_job(json_array_get(checkpoints, i), word))
+			json_array_remove(checkpoints, i);
+	if (json_array_size(checkpoints))
+		return 0;
+	brumate_fail(err, ENOENT, "ls: there is no checkpoint of a job %s", word);
+	brumate_hint(err, "`brumate ls` lists all of them");
+	return -ENOENT;
+}
+
+static int sort_checkpoints(json_t *checkpoints, const char *sort, struct brumate_error *err)
+{
+	const size_t n = json_array_size(checkpoints);
+	auto_free struct job_order *order = calloc(n + 1, sizeof(*order));
+
+	if (!order)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < n; i++) {
+		json_t *o = json_incref(json_array_get(checkpoints, i));
+
+		order[i] = (struct job_order){ .job = o, .at = i, .text = "" };
+		if (!strcmp(sort, "job"))
+			order[i].text = text_of(o, "job_name");
+		else
+			order[i].number = (json_int_t)bytes_of(
+				o, strcmp(sort, "size") ? "disk_bytes" : "bytes");
+	}
+	qsort(order, n, sizeof(*order), compare_jobs);
+	for (size_t i = 0; i < n; i++)
+		json_array_set_new(checkpoints, i, order[i].job);
+	return 0;
+}
+
+/* "3 checkpoints, 12.5 GiB, 4.20 GiB on disk, in /var/lib/brumate/checkpoints": below the table, for people. */
+static void print_totals(json_t *reply)
+{
+	json_t *checkpoints = json_object_get(reply, "checkpoints"), *checkpoint;
+	const size_t n = json_array_size(checkpoints);
+	uint64_t bytes = 0, disk_bytes = 0;
+	size_t i;
+
+	json_array_foreach (checkpoints, i, checkpoint) {
+		bytes += bytes_of(checkpoint, "bytes");
+		disk_bytes += bytes_of(checkpoint, "disk_bytes");
+	}
+	printf("%zu checkpoint%s, %s, %s on disk", n, n == 1 ? "" : "s", SIZE_TEXT(bytes),
+	       SIZE_TEXT(disk_bytes));
+	if (*text_of(reply, "dir")) {
+		fputs(", in ", stdout);
+		print_plain(stdout, text_of(reply, "dir"));
+	}
+	putchar('\n');
 }
 
 int verb_ls(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object(), *reply = NULL;
 	struct table t = TABLE_OF(checkpoint_columns);
+	const char *sort = in->values[OPT_SORT];
 	int r = add_path(parameters, "dir", in->values[OPT_DIR], err);
 
 	if (r == 0 && in->n_operands)
 		r = list_remote(&reply, in->operands[0], err);
 	else if (r == 0)
 		r = client_ask("Checkpoints", parameters, &reply, err);
-	return r < 0 ? r : print_list(in, reply, "checkpoints", &t, err);
+	if (r == 0 && in->values[OPT_JOB])
+		r = choose_job(json_object_get(reply, "checkpoints"), in->values[OPT_JOB], err);
+	if (r == 0 && sort && strcmp(sort, "age") != 0)
+		r = sort_checkpoints(json_object_get(reply, "checkpoints"), sort, err);
+	if (r == 0)
+		r = print_list(in, reply, "checkpoints", &t, err);
+	if (r == 0 && isatty(STDOUT_FILENO) && !wants_json(in) && !in->values[OPT_QUIET])
+		print_totals(reply);
+	return r;
 }
 
 /* ---- inspect ---- */

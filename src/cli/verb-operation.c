@@ -186,7 +186,7 @@ static json_t *find_suspended(const struct invocation *in, json_t *p)
 static int print_suspended(const struct invocation *in, json_t *job, struct brumate_error *err)
 {
 	*err = BRUMATE_ERROR_NONE;
-	print_note("job %s is suspended already", text_of(job, "id"));
+	print_note("job %s is suspended already", text_of(job, "name"));
 	if (wants_json(in)) {
 		auto_json json_t *o = json_pack("{s:O}", "job", job);
 
@@ -260,11 +260,12 @@ static void print_schedule(json_t *job)
 	json_t *schedule = json_object_get(job, "schedule");
 	const char *id = json_string_value(json_object_get(job, "id"));
 	const char *next = json_string_value(json_object_get(schedule, "next"));
+	const char *name = text_of(job, "name");
 
 	if (next)
-		fprintf(stderr, "job %s: the next checkpoint is made at %s\n", id, next);
+		fprintf(stderr, "job %s: the next checkpoint is made at %s\n", name, next);
 	else
-		fprintf(stderr, "job %s: the schedule is off\n", id);
+		fprintf(stderr, "job %s: the schedule is off\n", name);
 	puts(id ? id : "");
 }
 

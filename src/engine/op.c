@@ -290,8 +290,8 @@ json_t *op_summary(const struct op *op)
 		op->data.sums.bytes < op->gpu_bytes ? op->data.sums.bytes : op->gpu_bytes;
 	uint64_t bytes = op->image_bytes ? op->image_bytes : op->gpu_bytes;
 	return json_pack(
-		"{s:s,s:s,s:s?,s:o,s:f,s:f,s:f,s:o,s:I,s:I,s:f,s:I,s:I,s:I,s:I,s:f,s:I,s:o}",
-		"operation", op->kind, "job", op->job->id, "checkpoint",
+		"{s:s,s:s,s:s,s:s?,s:o,s:f,s:f,s:f,s:o,s:I,s:I,s:f,s:I,s:I,s:I,s:I,s:f,s:I,s:o}",
+		"operation", op->kind, "job", op->job->id, "job_name", op->job->name, "checkpoint",
 		has_checkpoint(op) ? op->job->checkpoint : NULL, "path",
 		path && has_checkpoint(op) ? wire_string(path) : json_null(), "seconds", seconds,
 		"downtime_s", downtime, "drain_s", drain, "phases", phases_to_json(p), "gpu_bytes",

@@ -1038,6 +1038,29 @@ static json_t *shown_message(const struct job *j)
 	return json_string(text);
 }
 
+bool job_ended_ms(uint64_t *ret_ms, const struct job *j)
+{
+	auto_free char *path = path_format("%s/%s", j->dir, record_name);
+	struct stat st;
+
+	if ((j->state != JOB_EXITED && j->state != JOB_LOST && j->state != JOB_CHECKPOINTED) ||
+	    !path || stat(path, &st) < 0)
+		return false;
+	*ret_ms = (uint64_t)st.st_mtim.tv_sec * 1000 + (uint64_t)st.st_mtim.tv_nsec / NS_PER_MS;
+	return true;
+}
+
+static json_t *shown_end(const struct job *j)
+{
+	char stamp[CLOCK_STAMP_BYTES];
+	uint64_t ms;
+
+	if (!job_ended_ms(&ms, j))
+		return json_null();
+	clock_stamp_of(stamp, ms);
+	return json_string(stamp);
+}
+
 /* The reaper stands for a command that has ended. */
 static struct proc_id shown_process(const struct job *j)
 {
@@ -1057,7 +1080,7 @@ json_t *job_to_json(const struct job *j)
 		json_array_append_new(argv, wire_string(*arg));
 	return json_pack(
 		"{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:s?"
-		",s:o,s:o,s:o,s:o}",
+		",s:o,s:o,s:o,s:o,s:o}",
 		"id", j->id, "name", j->name, "state", job_state_name(state), "pid",
 		or_null(json_integer(shown_process(j).pid), alive), "processes",
 		(int)(tree.n - (alive && reaper_is(j->root))), "uid", (json_int_t)j->uid, "gid",
@@ -1070,5 +1093,5 @@ json_t *job_to_json(const struct job *j)
 			state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
 		"checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
 		"message", shown_message(j), "schedule", schedule_to_json(&j->schedule), "labels",
-		labels_to_json(j->labels));
+		labels_to_json(j->labels), "ended", shown_end(j));
 }

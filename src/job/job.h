@@ -88,6 +88,10 @@ bool job_has_ended(const struct job *j);
  */
 json_t *job_to_json(const struct job *j);
 
+/** When the record was last written, which is when it came to say that the job has ended, by the wall clock. False: it does not
+ * say so. */
+bool job_ended_ms(uint64_t *ret_ms, const struct job *j);
+
 /** Removes the directory of a job that is not alive, and @with_log its log if that is in our log directory.
  * 1: it is gone, but what is left of the directory, which @err names, could not be removed; the next removal tries
  * again. -EBUSY while it is alive. */

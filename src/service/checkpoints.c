@@ -173,7 +173,8 @@ int service_checkpoints(const struct service_call *call, json_t *parameters, jso
 	usage_seen_fini(&l.seen);
 	if (r < 0)
 		return r;
-	return service_answer(ret, err, "{s:O}", "checkpoints", l.failed ? NULL : checkpoints);
+	return service_answer(ret, err, "{s:o,s:O}", "dir", wire_string(dir), "checkpoints",
+			      l.failed ? NULL : checkpoints);
 }
 
 /* The checkpoints in a store that are of one job. */

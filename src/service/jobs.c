@@ -384,11 +384,23 @@ int service_run(const struct service_call *call, json_t *parameters, json_t **re
 	return r < 0 ? r : start_job(call, &spec, job_env, ret, err);
 }
 
+enum { RECENT_MS = 3600 * 1000 };
+
 struct listing {
 	json_t *jobs;
 	struct observation seen;
+	bool recent;
+	json_int_t n_folded;
 	bool failed;
 };
+
+/* What is not known to have ended counts as recent. */
+static bool ended_long_ago(const struct job *j)
+{
+	uint64_t ended_ms;
+
+	return job_ended_ms(&ended_ms, j) && ended_ms + RECENT_MS < clock_wall_ns() / NS_PER_MS;
+}
 
 static void list_job(void *arg, const struct job *j, const char *id,
 		     const struct brumate_error *why)
@@ -396,6 +408,10 @@ static void list_job(void *arg, const struct job *j, const char *id,
 	struct listing *l = arg;
 	json_t *o = NULL;
 
+	if (l->recent && j && ended_long_ago(j)) {
+		l->n_folded++;
+		return;
+	}
 	if (j)
 		o = describe_at_sight(&l->seen, j);
 	else
@@ -415,14 +431,18 @@ int service_list(const struct service_call *call, json_t *parameters, json_t **r
 {
 	auto_json json_t *jobs = json_array();
 	struct listing l = { .jobs = jobs };
-	int r = job_list(list_job, &l, err);
+	int r = wire_get_bool(parameters, "recent", &l.recent, err);
 
+	if (r == 0)
+		r = job_list(list_job, &l, err);
 	if (r == 0)
 		observe_gpus(&l.seen);
 	observation_fini(&l.seen);
 	if (r < 0)
 		return r;
-	return service_answer(ret, err, "{s:O}", "jobs", l.failed ? NULL : jobs);
+	json_t *folded = l.recent ? json_integer(l.n_folded) : NULL;
+	return service_answer(ret, err, "{s:O,s:o*}", "jobs", l.failed ? NULL : jobs, "folded",
+			      folded);
 }
 
 /* Waits until no operation on @j is under way: every change of the record is a rename in its directory. Starts

@@ -144,7 +144,7 @@ def a_suspend_of_what_is_suspended(bed, job, log):
     bed.ok("suspend", job)
     for line in (("suspend", "train"), ("suspend", job), ("suspend", "--pid", bed.pid(job))):
         done = bed.ok(*line)
-        expect(done.out == f"{job}\n" and done.err == f"note: job {job} is suspended already\n", done.why())
+        expect(done.out == f"{job}\n" and done.err == "note: job train is suspended already\n", done.why())
     value = bed.ok("suspend", job, "--format", "json").json()
     expect(value["job"]["state"] == "suspended", f"{value}")
     bed.ok("resume", job)
@@ -293,7 +293,8 @@ def a_narrow_terminal_shows_the_state(bed):
     bed.ok("checkpoint", job, "--leave-running", "--name", "weekend-20261121-1")
     for columns in (40, 60, 80, 200):
         code, shown = at_terminal(bed, None, "ls", columns=columns)
-        head, row = re.sub(r"\x1b\[\d*m", "", shown).replace("\r", "").splitlines()
+        head, row, totals = re.sub(r"\x1b\[\d*m", "", shown).replace("\r", "").splitlines()
+        expect(re.fullmatch(rf"1 checkpoint, \S+ \S+, \S+ \S+ on disk, in {bed.store()}", totals), totals)
         expect(code == 0 and head.startswith("ID") and "STATE" in head and row.startswith("weekend-20261121-1") and
                "ok (simul" in row, f"{columns}: {shown!r}")
         expect(len(head) <= columns and len(row) <= columns, f"{columns}: {shown!r}")

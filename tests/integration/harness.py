@@ -405,7 +405,7 @@ class Instance:
 
     def job(self, job):
         """What `ps` says of a job, by id or name."""
-        for entry in self.list("ps", "jobs"):
+        for entry in self.list("ps", "jobs", "--all"):
             if job in (entry["id"], entry["name"]):
                 return entry
         raise Failed(f"ps does not list {job}")

@@ -111,7 +111,7 @@ def what_was_meant_is_suggested(bed):
 def habits_of_other_tools(bed):
     """What podman, systemctl, kill and criu take is answered by what to do here."""
     for line, hint in (("run -d -- true", "in the background anyway"), ("run --gpus all -- true", "says which GPUs it sees"),
-                       ("ps -a", "lists all jobs"), ("ps train", "`brumate inspect JOB`"), ("kill -9 x", "--signal KILL"),
+                       ("ps train", "`brumate inspect JOB`"), ("kill -9 x", "--signal KILL"),
                        ("rm -f x", "brumate kill"), ("manage 1", "--pid PID"), ("checkpoint --tree 1", "--pid PID"),
                        ("restore --import x", "brumate import"), ("ls /tmp", "--dir DIR"),
                        ("push x http://host", "AWS_ENDPOINT_URL"), ("-v", "brumate --version"),

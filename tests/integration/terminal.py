@@ -25,19 +25,19 @@ SIZE = r"[\d.]+ ([KMG]i)?B"
 
 @case
 def one_plain_line_after_an_operation(bed):
-    job, log = bed.counter(mib=32)
+    job, log = bed.counter(name="train", mib=32)
     store = bed.store()
-    for args, words in ((("suspend", job), rf"suspended job {job} in {TIME}: {SIZE} at [\d.]+ GB/s; now in host memory"),
-                        (("resume", job), rf"resumed job {job} in {TIME}: {SIZE} at [\d.]+ GB/s, stood still {TIME}; "
+    for args, words in ((("suspend", job), rf"suspended job train in {TIME}: {SIZE} at [\d.]+ GB/s; now in host memory"),
+                        (("resume", job), rf"resumed job train in {TIME}: {SIZE} at [\d.]+ GB/s, stood still {TIME}; "
                                           "back on the GPU"),
-                        (("suspend", "--park", job), rf"suspended job {job} in {TIME}: .*; left on the GPU"),
-                        (("resume", job), rf"resumed job {job} in .*"),
+                        (("suspend", "--park", job), rf"suspended job train in {TIME}: .*; left on the GPU"),
+                        (("resume", job), r"resumed job train in .*"),
                         (("checkpoint", job, "--leave-running", "--name", "one"),
-                         rf"checkpointed job {job} in {TIME}: {SIZE} at [\d.]+ GB/s, stood still {TIME}, "
+                         rf"checkpointed job train in {TIME}: {SIZE} at [\d.]+ GB/s, stood still {TIME}, "
                          rf"copied behind it in {TIME}; now in {store}/one"),
                         (("checkpoint", job, "--name", "two"),
-                         rf"checkpointed job {job} in {TIME}: {SIZE} at [\d.]+ GB/s; now in {store}/two"),
-                        (("restore", job), rf"restored job {job} in {TIME}: {SIZE} at [\d.]+ GB/s.* from {store}/two")):
+                         rf"checkpointed job train in {TIME}: {SIZE} at [\d.]+ GB/s; now in {store}/two"),
+                        (("restore", job), rf"restored job train in {TIME}: {SIZE} at [\d.]+ GB/s.* from {store}/two")):
         result = bed.ok(*args)
         lines = [line for line in result.err.splitlines() if not line.startswith("note: ")]
         expect(len(lines) == 1 and re.fullmatch(words, lines[0]), f"{args}: {result.err!r}")
