@@ -89,6 +89,8 @@ class Process:
         """Which of our programs it is; None for any other."""
         if self.is_init:
             return "brumate-init"
+        if self.comm == "brumate-tty":  # likewise
+            return self.comm
         words = self.command.split(" ")
         name = os.path.basename(words[0])
         if name == "criu" or "swrk" in words:

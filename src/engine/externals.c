@@ -254,7 +254,15 @@ static void copy_until_hung_up(void)
 	}
 }
 
-static void become_reader(int master_fd, int log_fd)
+/* The user whose job it is: what is written to the log counts for their quota. */
+struct reader_user {
+	uid_t uid;
+	gid_t gid;
+	gid_t *groups; /* owned */
+	size_t n_groups;
+};
+
+static void become_reader(int master_fd, int log_fd, const struct reader_user *user)
 {
 	int out = log_fd >= 0 ? log_fd : open("/dev/null", O_WRONLY);
 	int kept_master = fcntl(master_fd, F_DUPFD, KEPT_FDS),
@@ -262,6 +270,9 @@ static void become_reader(int master_fd, int log_fd)
 
 	setsid();
 	prctl(PR_SET_NAME, "brumate-tty");
+	if (user->uid != geteuid() &&
+	    user_become(user->uid, user->gid, user->groups, user->n_groups) < 0)
+		_exit(1);
 	if (kept_master < 0 || kept_out < 0 || dup2(kept_master, MASTER_FD) < 0 ||
 	    dup2(kept_out, LOG_FD) < 0)
 		_exit(1);
@@ -269,21 +280,44 @@ static void become_reader(int master_fd, int log_fd)
 	copy_until_hung_up();
 }
 
-/*
- * Makes a pseudo terminal below the file system root @root ("" for ours) and a process that copies what is
- * written to it to @log_fd (borrowed; -1: nowhere). That process is nobody's but the terminal's: it outlives its
- * maker and ends when the last user of the terminal has gone, so the job never sees a hang-up because of us. It
- * runs between fork and exit in a process that had threads: system calls only. Returns the slave's fd (owned)
- * or -errno.
- */
-static int make_terminal(const char *root, int log_fd)
+/* The terminal belongs to the user as whom it is opened, as CRIU wants it to. */
+static int open_master(const char *root, const struct job *job)
 {
-	auto_free char *path = path_format("%s/dev/ptmx", root);
-	if (!path)
-		return -ENOMEM;
-	auto_close int master = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
+	/* Of an init of ours the user may not see the root. */
+	auto_close int root_fd = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+	if (root_fd < 0)
+		return -errno;
+	int r = user_files_enter(&user, job->uid, job->gid, NULL);
+	if (r < 0)
+		return r;
+	auto_close int master = openat(root_fd, "dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
 	if (master < 0 || grantpt(master) < 0 || unlockpt(master) < 0)
 		return -errno;
+	return take_fd(&master);
+}
+
+/*
+ * Makes a pseudo terminal below the file system root @root and a process that copies what is
+ * written to it to @log_fd (borrowed; -1: nowhere). That process is nobody's but the terminal's: it outlives its
+ * maker and ends when the last user of the terminal has gone, so the job never sees a hang-up because of us. It has
+ * the rights of @job's user. It runs between fork and exit in a process that had threads: system calls only. Returns the slave's fd
+ * (owned) or -errno.
+ */
+static int make_terminal(const char *root, int log_fd, const struct job *job)
+{
+	struct reader_user user = { .uid = job->uid, .gid = job->gid };
+	int r = job->uid == geteuid()
+			? 0
+			: user_groups(&user.groups, &user.n_groups, job->uid, job->gid, NULL);
+	auto_free gid_t *groups = user.groups;
+
+	if (r < 0)
+		return r;
+	auto_close int master = open_master(root, job);
+	if (master < 0)
+		return master;
 	auto_close int slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
 	if (slave < 0)
 		return -errno;
@@ -293,7 +327,7 @@ static int make_terminal(const char *root, int log_fd)
 	if (pid < 0)
 		return -errno;
 	if (pid == 0)
-		become_reader(master, log_fd);
+		become_reader(master, log_fd, &user);
 	return take_fd(&slave);
 }
 
@@ -344,7 +378,7 @@ static int replacement(struct op *op, const char *root, const struct manifest_ex
 	if (!strcmp(e->become, "tty")) {
 		auto_close int log_fd = job->log ? open_in(root, job, job->log) : -1;
 
-		return make_terminal(root, log_fd);
+		return make_terminal(root, log_fd, job);
 	}
 	return open_in(root, job, !strcmp(e->become, "log") && job->log ? job->log : "/dev/null");
 }

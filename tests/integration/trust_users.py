@@ -3,12 +3,14 @@
 """What a user tries with a job of theirs that root suspends, saves and restores, in order to get at rights or data
 of others. Each case would succeed for the attacker if its check were taken away."""
 
+import contextlib
 import os
+import pty
 import shutil
 import signal
 from contextlib import contextmanager
 
-from cases import NOBODY, STEPPING, Skipped, case, expect, main, run, wait_until
+from cases import NOBODY, STEPPING, Skipped, case, expect, main, read_text, run, wait_until
 from checkpoints import change_manifest, image, manifest_of, seal_again
 from criu_images import change_credentials, change_image
 from users_jobs import AS_HIM, children, saved_of_him, script_of_him, setuid_program, status
@@ -545,6 +547,36 @@ def a_job_stays_in_its_callers_cgroup(bed):
         bed.end_all()
         for pid in bed.named("brumate-broker"):
             os.kill(pid, signal.SIGTERM)  # it would go by itself, once it is idle
+
+
+def reads_terminal(pid, number):
+    with contextlib.suppress(OSError):
+        return read_text(f"/proc/{pid}/comm") == "brumate-tty\n" and f"tty-index:\t{number}\n" in read_text(f"/proc/{pid}/fdinfo/0")
+    return False
+
+
+@case
+def a_terminal_is_read_with_his_rights(bed):
+    """What his job writes to a terminal that it was given anew goes into its log, and counts for his quota."""
+    ours, theirs = pty.openpty()
+    path = os.ttyname(theirs)
+    os.chown(path, NOBODY, NOBODY)
+    program, log = script_of_him(bed, f"os.dup2(os.open({path!r}, os.O_RDWR | os.O_NOCTTY), 0)")
+    job = bed.ok("manage", "--pid", program.pid).out.strip()
+    bed.jobs.append(job)
+    bed.operation("checkpoint", job)
+    program.wait()
+    os.close(theirs)
+    os.close(ours)
+    bed.operation("restore", job)
+    log.goes_on()
+    # It is nobody's but the terminal's: found by the master of that, which nobody else has.
+    number = int(os.readlink(f"/proc/{bed.pid(job)}/fd/0").rsplit("/", 1)[1])
+    readers = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if reads_terminal(pid, number)]
+    expect(len(readers) == 1, f"read by {readers}")
+    for name in ("Uid", "Gid"):
+        expect(set(status(readers[0], name)) == {str(NOBODY)}, f"{name} of it: {status(readers[0], name)}")
+    expect(int(status(readers[0], "CapEff")[0], 16) == 0, "it has capabilities")
 
 
 main()
