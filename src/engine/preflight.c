@@ -480,8 +480,7 @@ static bool is_to_be_left_out(const struct op *op, const struct scan_finding *f)
 /* Whether the job lacks something after a restore: the summary says so then, and not of what merely is worth knowing. */
 static bool is_lost(const struct scan_finding *f)
 {
-	static const char *const lost[] = { "udp", "ended-process", "multicast",
-					    "session-keyring" };
+	static const char *const lost[] = { "udp", "ended-process" };
 	bool found = false;
 
 	for (size_t i = 0; i < sizeof(lost) / sizeof(*lost); i++)

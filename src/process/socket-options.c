@@ -21,6 +21,7 @@
 
 #define HEADING "brumate sockets 1\n"
 
+enum { GROUPS_BYTES_MAX = 16 << 20 };
 enum family { ANY, UNIX, INET, INET6 };
 enum type { ALL, STREAM, DGRAM };
 
@@ -77,6 +78,9 @@ static const struct known_option {
 	{ IPPROTO_IPV6, IPV6_RECVHOPLIMIT, INET6, DGRAM, "IPV6_RECVHOPLIMIT" },
 	{ IPPROTO_IPV6, IPV6_RECVTCLASS, INET6, DGRAM, "IPV6_RECVTCLASS" },
 	{ IPPROTO_IPV6, IPV6_TCLASS, INET6, ALL, "IPV6_TCLASS" },
+	/* Memberships in multicast groups, of which there may be several, and which are asked for in another way. */
+	{ IPPROTO_IP, IP_ADD_MEMBERSHIP, INET, DGRAM, "IP_ADD_MEMBERSHIP" },
+	{ IPPROTO_IPV6, IPV6_JOIN_GROUP, INET6, DGRAM, "IPV6_JOIN_GROUP" },
 	{ IPPROTO_TCP, TCP_NODELAY, INET, STREAM, "TCP_NODELAY" },
 	{ IPPROTO_TCP, TCP_CORK, INET, STREAM, "TCP_CORK" },
 	{ IPPROTO_TCP, TCP_KEEPIDLE, INET, STREAM, "TCP_KEEPIDLE" },
@@ -140,7 +144,127 @@ static int add(struct socket_options *o, const struct socket_option *option)
 	return 0;
 }
 
-static int read_socket(struct socket_options *o, pid_t pid, int number, int fd)
+/* ---- memberships in multicast groups ---- */
+
+/* Whether the socket is in the group, without a choice among senders. The kernel tells that of each socket and group alone. */
+static bool is_member(int fd, int level, unsigned interface, const void *address, size_t len)
+{
+	struct group_filter filter = { .gf_interface = interface };
+	socklen_t size = sizeof(filter);
+
+	memcpy(&filter.gf_group, address, len);
+	return getsockopt(fd, level, MCAST_MSFILTER, &filter, &size) == 0 &&
+	       filter.gf_fmode == MCAST_EXCLUDE && !filter.gf_numsrc;
+}
+
+static bool is_membership(const struct socket_option *s)
+{
+	return (s->level == IPPROTO_IP && s->name == IP_ADD_MEMBERSHIP) ||
+	       (s->level == IPPROTO_IPV6 && s->name == IPV6_JOIN_GROUP);
+}
+
+static bool has_membership(const struct socket_option *s, int fd)
+{
+	if (s->level == IPPROTO_IP && s->len_bytes == sizeof(struct ip_mreqn)) {
+		struct ip_mreqn m;
+
+		memcpy(&m, s->value, sizeof(m));
+		const struct sockaddr_in group = { .sin_family = AF_INET,
+						   .sin_addr = m.imr_multiaddr };
+		return is_member(fd, IPPROTO_IP, (unsigned)m.imr_ifindex, &group, sizeof(group));
+	}
+	if (s->level == IPPROTO_IPV6 && s->len_bytes == sizeof(struct ipv6_mreq)) {
+		struct ipv6_mreq m;
+
+		memcpy(&m, s->value, sizeof(m));
+		const struct sockaddr_in6 group = { .sin6_family = AF_INET6,
+						    .sin6_addr = m.ipv6mr_multiaddr };
+		return is_member(fd, IPPROTO_IPV6, m.ipv6mr_interface, &group, sizeof(group));
+	}
+	return false;
+}
+
+/* Adds @of with @value if that is so. */
+static int add_if_member(struct socket_options *o, const struct socket_option *of, int fd,
+			 const void *value, size_t len)
+{
+	struct socket_option option = *of;
+
+	memcpy(option.value, value, len);
+	option.len_bytes = len;
+	return has_membership(&option, fd) ? add(o, &option) : 0;
+}
+
+/* The groups that an interface of the machine is in, for any socket, as /proc/PID/net/igmp lists them. */
+static int read_groups(struct socket_options *o, pid_t pid, int number, int fd, const char *igmp)
+{
+	const struct socket_option of = {
+		.pid = pid, .fd = number, .level = IPPROTO_IP, .name = IP_ADD_MEMBERSHIP
+	};
+	int interface = 0, r = 0;
+
+	for (const char *line = igmp; line && r == 0; line = strchr(line, '\n')) {
+		struct ip_mreqn m = { 0 };
+
+		line += *line == '\n';
+		if (*line >= '0' && *line <= '9')
+			interface = atoi(line);
+		else if (sscanf(line, "\t\t\t\t%8" SCNx32 " ", &m.imr_multiaddr.s_addr) == 1) {
+			m.imr_ifindex = interface;
+			r = add_if_member(o, &of, fd, &m, sizeof(m));
+		}
+	}
+	return r;
+}
+
+static bool parse_group6(struct ipv6_mreq *ret, const char *line)
+{
+	char hex[33];
+
+	if (sscanf(line, "%u %*s %32s", &ret->ipv6mr_interface, hex) != 2 || strlen(hex) != 32)
+		return false;
+	for (int i = 0; i < 16; i++) {
+		int high = hex_value(hex[2 * i]), low = hex_value(hex[2 * i + 1]);
+
+		if (high < 0 || low < 0)
+			return false;
+		ret->ipv6mr_multiaddr.s6_addr[i] = (uint8_t)(high << 4 | low);
+	}
+	return true;
+}
+
+static int read_groups6(struct socket_options *o, pid_t pid, int number, int fd, const char *igmp6)
+{
+	const struct socket_option of = {
+		.pid = pid, .fd = number, .level = IPPROTO_IPV6, .name = IPV6_JOIN_GROUP
+	};
+	int r = 0;
+
+	for (const char *line = igmp6; line && r == 0; line = strchr(line, '\n')) {
+		struct ipv6_mreq m;
+
+		line += *line == '\n';
+		if (parse_group6(&m, line))
+			r = add_if_member(o, &of, fd, &m, sizeof(m));
+	}
+	return r;
+}
+
+static int read_memberships(struct socket_options *o, const struct proc_info *info, int number,
+			    int fd, int domain)
+{
+	auto_free char *igmp = NULL, *igmp6 = NULL;
+	int r = 0;
+
+	if (proc_file_read(info->id.pid, "net/igmp", GROUPS_BYTES_MAX, &igmp, NULL) >= 0)
+		r = read_groups(o, info->inner_pid, number, fd, igmp);
+	if (r == 0 && domain == AF_INET6 &&
+	    proc_file_read(info->id.pid, "net/igmp6", GROUPS_BYTES_MAX, &igmp6, NULL) >= 0)
+		r = read_groups6(o, info->inner_pid, number, fd, igmp6);
+	return r;
+}
+
+static int read_socket(struct socket_options *o, const struct proc_info *info, int number, int fd)
 {
 	int domain = 0, type = 0, r = 0;
 	socklen_t len = sizeof(int);
@@ -153,10 +277,12 @@ static int read_socket(struct socket_options *o, pid_t pid, int number, int fd)
 
 		if (!applies(&known[i], domain, type) || !get(&option, fd, &known[i]))
 			continue;
-		option.pid = pid;
+		option.pid = info->inner_pid;
 		option.fd = number;
 		r = add(o, &option);
 	}
+	if (r == 0 && type != SOCK_STREAM && (domain == AF_INET || domain == AF_INET6))
+		r = read_memberships(o, info, number, fd, domain);
 	return r;
 }
 
@@ -194,7 +320,7 @@ static int read_process(struct socket_options *o, struct seen *seen, const struc
 		    (r = is_new(seen, inode)) <= 0)
 			continue;
 		auto_close int fd = (int)syscall(SYS_pidfd_getfd, process, atoi(e->d_name), 0);
-		r = fd < 0 ? 0 : read_socket(o, info->inner_pid, atoi(e->d_name), fd);
+		r = fd < 0 ? 0 : read_socket(o, info, atoi(e->d_name), fd);
 	}
 	return r < 0 ? r : 0;
 }
@@ -305,6 +431,8 @@ static bool has(const struct socket_option *s, int fd, const struct known_option
 {
 	struct socket_option now;
 
+	if (is_membership(s))
+		return has_membership(s, fd);
 	return get(&now, fd, k) && now.len_bytes == s->len_bytes &&
 	       !memcmp(now.value, s->value, s->len_bytes);
 }

@@ -522,6 +522,21 @@ static bool make_udp_data(void)
 	       is_readable(bound, SMALL) && look_at_fd(bound, "fd");
 }
 
+static int member_fd;
+
+static void look_at_membership(void *arg)
+{
+	struct group_filter filter = { .gf_interface = 1 };
+	struct sockaddr_in group = { .sin_family = AF_INET };
+	socklen_t len = sizeof(filter);
+
+	(void)arg;
+	inet_pton(AF_INET, "239.1.2.3", &group.sin_addr);
+	memcpy(&filter.gf_group, &group, sizeof(group));
+	int r = getsockopt(member_fd, IPPROTO_IP, MCAST_MSFILTER, &filter, &len);
+	fact("member", "%d %d", r, r == 0 ? (int)filter.gf_fmode : errno);
+}
+
 static bool make_multicast(void)
 {
 	struct ip_mreq group = { .imr_interface.s_addr = htonl(INADDR_LOOPBACK) };
@@ -534,7 +549,7 @@ static bool make_multicast(void)
 	setsockopt(fd, IPPROTO_IP, IP_MULTICAST_TTL, &ttl, sizeof(ttl));
 	return bind(fd, (struct sockaddr *)&at, len) == 0 &&
 	       setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &group, sizeof(group)) == 0 &&
-	       look_at_fd(fd, "fd");
+	       (member_fd = fd) >= 0 && look_by(look_at_membership, NULL) && look_at_fd(fd, "fd");
 }
 
 static bool make_ip_options(void)

@@ -4,6 +4,7 @@
 #include "process/socket-options.h"
 
 #include <netinet/in.h>
+#include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -16,13 +17,28 @@ static void note(void *arg, const char *text)
 	snprintf(notes + strlen(notes), sizeof(notes) - strlen(notes), "%s\n", text);
 }
 
-enum { TCP_FD = 100, UDP_FD, UNIX_FD, COPY_FD };
+enum { TCP_FD = 100, UDP_FD, UNIX_FD, COPY_FD, UDP6_FD };
 enum { USER_TIMEOUT_MS = 1234, KEEP_IDLE_S = 77 };
 
 static void have(int number, int fd)
 {
 	CHECK(fd >= 0 && dup2(fd, number) == number);
 	close(fd);
+}
+
+/* Two groups, of each family. */
+static void join_groups(void)
+{
+	struct ip_mreqn m = { .imr_ifindex = 1 };
+	struct ipv6_mreq m6 = { .ipv6mr_interface = 1 };
+
+	for (int i = 1; i <= 2; i++) {
+		m.imr_multiaddr.s_addr = htonl(0xef010200u + (unsigned)i);
+		CHECK(inet_pton(AF_INET6, i == 1 ? "ff11::1234" : "ff11::5678",
+				&m6.ipv6mr_multiaddr) == 1);
+		CHECK(setsockopt(UDP_FD, IPPROTO_IP, IP_ADD_MEMBERSHIP, &m, sizeof(m)) == 0);
+		CHECK(setsockopt(UDP6_FD, IPPROTO_IPV6, IPV6_JOIN_GROUP, &m6, sizeof(m6)) == 0);
+	}
 }
 
 static void have_sockets(void *arg)
@@ -33,9 +49,11 @@ static void have_sockets(void *arg)
 
 	have(TCP_FD, socket(AF_INET6, SOCK_STREAM, 0));
 	have(UDP_FD, socket(AF_INET, SOCK_DGRAM, 0));
+	have(UDP6_FD, socket(AF_INET6, SOCK_DGRAM, 0));
 	have(UNIX_FD, socket(AF_UNIX, SOCK_DGRAM, 0));
 	CHECK(dup2(TCP_FD, COPY_FD) == COPY_FD);
 	if (with_options) {
+		join_groups();
 		CHECK(setsockopt(TCP_FD, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(int)) ==
 		      0);
 		CHECK(setsockopt(TCP_FD, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(int)) == 0);
@@ -102,6 +120,8 @@ static void set_again(void)
 	CHECK(int_of(&now, tcp, SOL_SOCKET, SO_REUSEPORT) == 0);
 	CHECK(int_of(&now, UDP_FD, SOL_SOCKET, SO_BROADCAST) == 1);
 	CHECK(int_of(&now, UNIX_FD, SOL_SOCKET, SO_PASSCRED) == 1);
+	CHECK(find(&o, UDP_FD, IPPROTO_IP, IP_ADD_MEMBERSHIP) &&
+	      find(&o, UDP6_FD, IPPROTO_IPV6, IPV6_JOIN_GROUP));
 	CHECK(now.n == o.n);
 	for (size_t i = 0; i < o.n; i++)
 		CHECK(!memcmp(&o.items[i], &now.items[i], sizeof(o.items[i])));
