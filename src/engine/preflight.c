@@ -500,7 +500,9 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 	for (size_t i = 0; i < report.n; i++) {
 		const struct scan_finding *f = &report.items[i];
 
-		if (f->level != SCAN_REFUSE || !(f->scope & scopes))
+		const bool is_refused = f->level == SCAN_REFUSE || (op->request->leave_running &&
+								    !strcmp(f->what, SCAN_LINKED));
+		if (!is_refused || !(f->scope & scopes))
 			continue;
 		if (!is_to_be_left_out(op, f))
 			return refuse(f, err);

@@ -73,6 +73,7 @@ void scan_epolls(struct scan *s);
 void scan_special_pipes(struct scan *s);
 void scan_paths(struct scan *s);
 void scan_leases(struct scan *s);
+void scan_linked(struct scan *s);
 void scan_shared(struct scan *s);
 void scan_limits(struct scan *s);
 void scan_ended(struct scan *s);

@@ -349,6 +349,35 @@ void scan_leases(struct scan *s)
 				   s->fds[i].target, s->fds[i].fd);
 }
 
+/* ---- files that have lost the name they were opened by, and have another ---- */
+
+static bool is_linked(const struct scan_fd *f)
+{
+	static const char deleted[] = " (deleted)";
+	size_t len = strlen(f->target);
+
+	return S_ISREG(f->st.st_mode) && f->st.st_nlink && *f->target == '/' &&
+	       len > strlen(deleted) && !strcmp(f->target + len - strlen(deleted), deleted) &&
+	       strncmp(f->target, "/memfd:", 7) != 0;
+}
+
+/* CRIU gives it a name next to the lost one, which takes root's rights, and which is gone again where the job goes on: nobody knows
+ * where its other names are. */
+void scan_linked(struct scan *s)
+{
+	const bool of_root = !s->tree->n || s->tree->items[0].uid == 0;
+
+	for (size_t i = 0; i < s->n_fds; i++)
+		if (is_linked(&s->fds[i]))
+			scan_found(s, of_root ? SCAN_NOTE : SCAN_REFUSE, s->fds[i].process,
+				   SCAN_LINKED,
+				   of_root ? "without --leave-running and --every it can be saved"
+					   : "close it, or give it its name back; suspend and "
+					     "resume work",
+				   "has %.100s open (fd %d), which has another name",
+				   s->fds[i].target, s->fds[i].fd);
+}
+
 /* ---- threads ---- */
 
 static void check_policy(struct scan *s, const struct proc_info *p, pid_t tid)

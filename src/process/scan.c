@@ -1003,6 +1003,7 @@ static const struct {
 	{ "files", SCAN_GPU | SCAN_CRIU, check_fds },
 	{ "paths", SCAN_CRIU, scan_paths },
 	{ "leases", SCAN_CRIU, scan_leases },
+	{ "deleted names", SCAN_CRIU, scan_linked },
 	{ "pipes", SCAN_CRIU, check_pipes },
 	{ "pipes of other kinds", SCAN_CRIU, scan_special_pipes },
 	{ "epolls", SCAN_CRIU, scan_epolls },

@@ -58,6 +58,9 @@ struct scan_finding {
 /** The key of what --tcp-skip-in-flight is for. */
 #define SCAN_TCP_IN_FLIGHT "tcp-in-flight"
 
+/** The key of what a checkpoint that leaves the job running cannot hold. */
+#define SCAN_LINKED "deleted-name"
+
 /** The key of what --drop-external is for. */
 #define SCAN_UNIX_OUTSIDE "unix-socket"
 

@@ -77,6 +77,38 @@ while open(f"/proc/self/task/{os.getpid()}/children").read().split() == []: time
     log.goes_on()
 
 
+LINKED = """
+import os, tempfile
+f = tempfile.NamedTemporaryFile(dir="/var/tmp", buffering=0, delete=False); f.write(b"linked")
+other = f.name + ".other"; os.link(f.name, other); os.unlink(f.name)
+print("other", other, flush=True)
+"""
+
+
+@case
+def a_file_with_another_name(bed):
+    job, log = script(bed, LINKED, "assert os.pread(f.fileno(), 6, 0) == b'linked'")
+    other = re.search("^other (.*)$", log.text(), re.MULTILINE)[1]
+    words = "which has another name"
+    told = bed.cli("doctor", "--job", job)
+    expect(told.code == 0 and words in told.out, f"doctor: {told.why()}")
+    bed.refused(4, words, "checkpoint", "--leave-running", job)
+    bed.expect_whole(job, log)
+    bed.operation("checkpoint", job)
+    bed.operation("restore", job)
+    log.goes_on()
+    expect(os.stat(other).st_nlink == 1, "CRIU's own name of it is left")
+    os.unlink(other)
+
+
+@case
+@as_user
+def a_file_with_another_name_of_a_user(bed):
+    job, log = script(bed, LINKED)
+    refused(bed, job, log, "which has another name")
+    os.unlink(re.search("^other (.*)$", log.text(), re.MULTILINE)[1])
+
+
 def a_lease(bed):
     """Its holder is ended by SIGIO as soon as anybody opens the file: neither doctor nor a checkpoint does."""
     setup = """
