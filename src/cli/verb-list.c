@@ -5,7 +5,6 @@
 #include "cli/pages.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
-#include "cli/screen.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -291,7 +290,7 @@ static int fail_state(const char *word, struct brumate_error *err)
 }
 
 /* Takes out the jobs that do not match "KEY=VALUE,...": all of them must. */
-static int filter_jobs(json_t *jobs, const char *text, bool warn, struct brumate_error *err)
+static int filter_jobs(json_t *jobs, const char *text, struct brumate_error *err)
 {
 	auto_free char *copy = strdup(text);
 	char *rest = copy;
@@ -309,7 +308,7 @@ static int filter_jobs(json_t *jobs, const char *text, bool warn, struct brumate
 		}
 		if (!strcmp(key, "state") && !is_job_state(value))
 			return fail_state(value, err);
-		if (!strcmp(key, "gpu") && warn)
+		if (!strcmp(key, "gpu"))
 			warn_of_unknown_gpus(jobs);
 		for (size_t i = json_array_size(jobs); i-- > 0;)
 			if (!matches_filter(json_array_get(jobs, i), key, value))
@@ -457,7 +456,7 @@ static int ask_jobs(json_t **ret, size_t *ret_folded, const struct invocation *i
 
 	*ret_folded = bytes_of(reply, "folded");
 	if (r == 0 && in->values[OPT_FILTER])
-		r = filter_jobs(jobs, in->values[OPT_FILTER], !in->values[OPT_WATCH], err);
+		r = filter_jobs(jobs, in->values[OPT_FILTER], err);
 	if (r == 0)
 		r = sort_jobs(jobs, in->values[OPT_SORT], err);
 	if (r < 0)
@@ -486,59 +485,11 @@ void job_table_print(json_t *jobs, FILE *f, bool headings, size_t width)
 	print_jobs(jobs, NULL, f, headings, width, NULL);
 }
 
-enum {
-	WATCH_LEAST_MS = 200, /* between two pictures */
-	WATCH_MOST_MS = 5000, /* for ages and memory, of which no event tells */
-};
-
-/* Shows the jobs whenever something happens, until the user has had enough. */
-static int watch_jobs(const struct invocation *in, int watch_fd, struct brumate_error *err)
-{
-	for (;;) {
-		auto_json json_t *reply = NULL;
-		char changes[4096];
-		size_t n_folded;
-
-		while (read(watch_fd, changes, sizeof(changes)) > 0)
-			; /* any event says the same: look */
-		int r = ask_jobs(&reply, &n_folded, in, err);
-		FILE *f = r == 0 ? screen_begin() : NULL;
-		if (!f)
-			return r < 0 ? r : brumate_fail(err, ENOMEM, "%m");
-		r = print_jobs(json_object_get(reply, "jobs"), in->values[OPT_COLUMNS], f,
-			       !in->values[OPT_NO_HEADERS], terminal_width(stdout), err);
-		screen_end(f);
-		if (r < 0)
-			return r;
-		enum screen_event event = screen_wait(-1, WATCH_LEAST_MS);
-		if (event == SCREEN_TIME)
-			event = screen_wait(watch_fd, WATCH_MOST_MS - WATCH_LEAST_MS);
-		if (event == SCREEN_QUIT)
-			return 0;
-	}
-}
-
-static int watch_on_screen(const struct invocation *in, struct brumate_error *err)
-{
-	if (in->values[OPT_QUIET] || in->values[OPT_FORMAT])
-		return brumate_fail(err, EINVAL,
-				    "ps: --watch cannot be combined with --quiet or --format");
-	int r = screen_open("ps --watch", err);
-	if (r < 0)
-		return r;
-	auto_close int watch_fd = job_table_watch(err);
-	r = watch_fd < 0 ? watch_fd : watch_jobs(in, watch_fd, err);
-	screen_close();
-	return r;
-}
-
 int verb_ps(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
 	size_t n_folded = 0;
 
-	if (in->values[OPT_WATCH])
-		return watch_on_screen(in, err);
 	int r = ask_jobs(&reply, &n_folded, in, err);
 	if (r < 0 || wants_json(in) || in->values[OPT_QUIET])
 		return r < 0 ? r : print_list(in, reply, "jobs", NULL, err);

@@ -410,11 +410,12 @@ def top_shows_what_goes_on(bed):
             screen.wait_for("suspending")
         screen.wait_for("suspended")
         screen.wait_for("no operation in progress")
+        moved = bed.gpus()[0]
+        expect(moved["out_bytes"] >= 32 << 20 and moved["in_bytes"] == 0 == moved["written_bytes"], f"{moved}")
+        bed.ok("resume", job)
+        screen.wait_for(rf"{job} +train +running")
         screen.typed("xq")
         expect(screen.end() == 0, "exit code")
-    moved = bed.gpus()[0]
-    expect(moved["out_bytes"] >= 32 << 20 and moved["in_bytes"] == 0 == moved["written_bytes"], f"{moved}")
-    bed.ok("resume", job)
     expect(bed.gpus()[0]["in_bytes"] >= 32 << 20, "what went in is not counted")
 
 
@@ -443,22 +444,8 @@ def the_terminal_after_top(bed):
         screen.wait_for("no operation")
         screen.typed("q")
         expect(screen.end() == 0, "after a stop")
-    for args in (("top",), ("ps", "--watch")):
-        bed.refused(2, "standard input and output are not a terminal", *args)
-    bed.refused(2, "--watch cannot be combined", "ps", "--watch", "--quiet")
-
-
-@case
-def jobs_as_they_change(bed):
-    job, _ = bed.counter(name="train")
-    with Screen(bed, "ps", "--watch", "--filter", "name=train") as screen:
-        screen.wait_for(rf"{job} +train +running")
-        bed.ok("suspend", job)
-        screen.wait_for(rf"{job} +train +suspended")
-        bed.ok("resume", job)
-        screen.wait_for(rf"{job} +train +running")
-        screen.typed("q")
-        expect(screen.end() == 0, "exit code")
+    bed.refused(2, "standard input and output are not a terminal", "top")
+    expect("`brumate top`" in bed.refused(2, "unknown option --watch", "ps", "--watch").err, "top is not named")
 
 
 @case

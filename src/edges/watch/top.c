@@ -8,7 +8,7 @@
 #include "cli/command.h"
 #include "cli/pages.h"
 #include "cli/output.h"
-#include "cli/screen.h"
+#include "edges/watch/screen.h"
 #include "edges/watch/options.h"
 
 #include <fcntl.h>

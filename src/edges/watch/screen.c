@@ -3,7 +3,7 @@
  * Drawing on a terminal by the control sequences of ECMA-48 and xterm, which all of today's know. See screen.h. Signals
  * are handled rather than blocked, for the reason given in cli/client.c.
  */
-#include "cli/screen.h"
+#include "edges/watch/screen.h"
 
 #include <errno.h>
 #include <fcntl.h>
