@@ -24,7 +24,7 @@
 
 /* Less device memory is copied just as fast into memory that is not ready. */
 #define WORTH_BYTES (256 * MIB)
-/* How fast all cores of a large machine use up free memory: 49 GB/s on the one of docs/benchmarks.md. */
+/* How fast all cores of a large machine use up free memory: 49 GB/s on the one of docs/design/measurements.md. */
 #define TAKEN_BYTES_PER_MS (50ull << 20)
 
 enum {

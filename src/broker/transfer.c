@@ -49,7 +49,7 @@ enum {
 	STAGES_FREE_PART = 16, /* part of the free device memory that larger stages may take */
 	BEHIND_GOES = 32,      /* parts in which copied-out memory is unmapped */
 	STAGES = LANE_DIGESTERS,
-	WORKERS_MAX = 8, /* more do not copy faster: docs/benchmarks.md */
+	WORKERS_MAX = 8, /* more do not copy faster: docs/design/measurements.md */
 };
 
 /*
