@@ -24,6 +24,7 @@ static const struct option_spec run_options[] = {
 };
 static const struct option_spec ps_options[] = {
 	FLAG(OPT_ALL, "all", 'a', "also jobs that ended more than an hour ago"),
+	ALL_USERS("jobs"),
 	VALUE(OPT_FILTER, "filter", 0, "KEY=VALUE,...", COMPLETES_FILTER,
 	      "only jobs with this state, name, id, gpu or label"),
 	VALUE(OPT_COLUMNS, "columns", 'o', "NAME,...", COMPLETES_NOTHING,
@@ -65,10 +66,13 @@ static const struct option_spec kill_options[] = {
 	END,
 };
 static const struct option_spec rm_options[] = {
-	MEANS_JOB, MEANS_CHECKPOINT,
-	YES,	   FLAG(OPT_ENDED, "ended", 0, "forget all jobs that have exited or are lost"),
+	MEANS_JOB,
+	MEANS_CHECKPOINT,
+	YES,
+	FLAG(OPT_ENDED, "ended", 0, "forget all jobs that have exited or are lost"),
 	DIR("remove checkpoints in DIR instead of the default place"),
-	FORMAT,	   END,
+	FORMAT,
+	END,
 };
 static const struct option_spec manage_options[] = {
 	PID("the process to take in, with its descendants"),
@@ -80,6 +84,7 @@ static const struct option_spec manage_options[] = {
 static const struct option_spec release_options[] = { FORMAT, END };
 static const struct option_spec suspend_options[] = {
 	ALL_OF("running jobs"),
+	ALL_USERS("running jobs"),
 	PID("a process instead of a job"),
 	CONTAINER,
 	FLAG(OPT_PARK, "park", 0, "leave its device memory on the GPU, detached from the job"),
@@ -96,6 +101,7 @@ static const struct option_spec suspend_options[] = {
 };
 static const struct option_spec resume_options[] = {
 	ALL_OF("suspended jobs"),
+	ALL_USERS("suspended jobs"),
 	PID("a process instead of a job"),
 	CONTAINER,
 	KEEP_COPY,
@@ -108,6 +114,7 @@ static const struct option_spec resume_options[] = {
 };
 static const struct option_spec checkpoint_options[] = {
 	ALL_OF("running or suspended jobs"),
+	ALL_USERS("running or suspended jobs"),
 	PID("a process instead of a job"),
 	CONTAINER,
 	OUTPUT("with --container: the archive to write"),
@@ -142,6 +149,8 @@ static const struct option_spec checkpoint_options[] = {
 	END,
 };
 static const struct option_spec restore_options[] = {
+	FLAG(OPT_ALL, "all", 0, "all jobs that were saved"),
+	ALL_USERS("jobs that were saved"),
 	MEANS_JOB,
 	MEANS_CHECKPOINT,
 	VALUE(OPT_CONTAINER, "container", 'C', "NAME", COMPLETES_NOTHING,
@@ -292,8 +301,8 @@ static const struct command commands[] = {
 	  resume_options, verb_resume },
 	{ "checkpoint", "dump", "save snapshot backup", "[JOB...]", "save jobs to disk", 0, -1,
 	  false, COMPLETES_LIVING, NULL, checkpoint_options, verb_checkpoint },
-	{ "restore", NULL, "load undump recover", "CHECKPOINT|JOB|s3://...",
-	  "bring a job back from a checkpoint", 1, 1, false, COMPLETES_CHECKPOINT, NULL,
+	{ "restore", NULL, "load undump recover", "[CHECKPOINT|JOB|s3://...]...",
+	  "bring jobs back from checkpoints", 0, -1, false, COMPLETES_CHECKPOINT, NULL,
 	  restore_options, verb_restore },
 	{ "ls", NULL, "checkpoints images snapshots", "[s3://BUCKET/PREFIX]", "list checkpoints", 0,
 	  1, false, COMPLETES_NOTHING, NULL, ls_options, verb_ls },

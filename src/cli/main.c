@@ -15,6 +15,7 @@
 #include "base/start.h"
 #include "cli/command.h"
 #include "cli/output.h"
+#include "cli/users.h"
 
 static int fail_unknown(const char *name)
 {
@@ -109,6 +110,19 @@ static bool asks_for_json(int argc, char **argv)
 	return false;
 }
 
+/* Parsing moves the operands to the front. Owned, its strings borrowed; NULL without memory. */
+static char **copy_line(char **argv)
+{
+	size_t n = 0;
+
+	while (argv[n])
+		n++;
+	char **line = calloc(n + 1, sizeof(*line));
+	if (line)
+		memcpy(line, argv, n * sizeof(*line));
+	return line;
+}
+
 static int run_command(int argc, char **argv, const struct edge_verb *own)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -123,6 +137,7 @@ static int run_command(int argc, char **argv, const struct edge_verb *own)
 	verb_fn run = find_run(command, own);
 	if (!run)
 		return exec_edge(command, argv);
+	auto_free char **line = copy_line(argv + 2);
 	int parsed = command_parse(&in, command, argc - 2, argv + 2, &err);
 	if (parsed < 0 ? asks_json : wants_json(&in))
 		errors_are_json();
@@ -138,6 +153,9 @@ static int run_command(int argc, char **argv, const struct edge_verb *own)
 		r = check_config(&err);
 	if (r == 0 && is_configured(command))
 		r = check_environment(&err);
+	int status = EXIT_OK;
+	if (r == 0 && line && (r = users_act(&status, &in, line, run, &err)) > 0)
+		return status;
 	if (r == 0)
 		r = run(&in, &err);
 	if (r < 0 && !err.code)

@@ -51,6 +51,7 @@
 #define KEEP_WITHIN(what) VALUE(OPT_KEEP_WITHIN, "keep-within", 0, "TIME", COMPLETES_NOTHING, what)
 #define YES		  FLAG(OPT_YES, "yes", 'y', "do not ask on a terminal")
 #define ALL_OF(what)	  FLAG(OPT_ALL, "all", 'a', "all " what)
+#define ALL_USERS(what)	  FLAG(OPT_ALL_USERS, "all-users", 0, "all " what " of all users (root)")
 #define ATTACH \
 	FLAG(OPT_ATTACH, "attach", 0, "show the output and pass on signals and the exit status")
 #define FOLLOW(what)  FLAG(OPT_FOLLOW, "follow", 'f', what)

@@ -5,10 +5,12 @@
 #include "cli/pages.h"
 #include "cli/output.h"
 #include "cli/verbs.h"
+#include "cli/users.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +33,19 @@ static void cell_argv(struct table *t, json_t *o, const char *key)
 
 	snprintf(text, sizeof(text), "%s", all ? all : "");
 	table_add(t, text);
+}
+
+/* The user by name, or by number. */
+static void cell_user(struct table *t, json_t *o, const char *key)
+{
+	const struct passwd *user = *text_of(o, key) ? NULL : getpwuid((uid_t)bytes_of(o, "uid"));
+
+	if (*text_of(o, key))
+		cell_text(t, o, key);
+	else if (user)
+		table_add(t, user->pw_name);
+	else
+		cell_number(t, o, "uid");
 }
 
 /* "exited (3)": how it ended belongs to the state. */
@@ -121,6 +136,9 @@ static const struct column job_columns[] = {
 
 enum { N_JOB_COLUMNS = sizeof(job_columns) / sizeof(job_columns[0]) };
 
+/* Of lists of all users; others may ask for it. */
+static const struct column user_column = { "USER", false, 0, cell_user, "user" };
+
 static enum style style_of_job(const struct column *column, const char *cell)
 {
 	static const struct {
@@ -164,29 +182,30 @@ static int fail_column(const char *word, size_t len, struct brumate_error *err)
 }
 
 /* The columns that @text, "NAME,...", asks for, in its order; NULL: all. None of those that are chosen is dropped. */
-static int choose_columns(struct column ret[static N_JOB_COLUMNS], size_t *ret_n, const char *text,
-			  struct brumate_error *err)
+static int choose_columns(struct column ret[static N_JOB_COLUMNS + 1], size_t *ret_n,
+			  const char *text, bool with_user, struct brumate_error *err)
 {
 	size_t n = 0;
 
 	for (const char *word = text; word && *word;) {
 		const size_t len = strcspn(word, ",");
+		const bool is_user = is_called(&user_column, word, len);
 		size_t i = 0;
 
-		while (i < N_JOB_COLUMNS && !is_called(&job_columns[i], word, len))
+		while (!is_user && i < N_JOB_COLUMNS && !is_called(&job_columns[i], word, len))
 			i++;
 		if (i == N_JOB_COLUMNS)
 			return fail_column(word, len, err);
-		if (n == N_JOB_COLUMNS)
+		if (n == N_JOB_COLUMNS + 1)
 			return brumate_fail(err, EINVAL, "ps: --columns: more than there are");
-		ret[n] = job_columns[i];
+		ret[n] = is_user ? user_column : job_columns[i];
 		ret[n++].dropped = 0;
 		word += len + (word[len] == ',');
 	}
-	if (!text) {
-		memcpy(ret, job_columns, sizeof(job_columns));
-		n = N_JOB_COLUMNS;
-	}
+	if (!text && with_user)
+		ret[n++] = user_column;
+	for (size_t i = 0; !text && i < N_JOB_COLUMNS; i++)
+		ret[n++] = job_columns[i];
 	*ret_n = n;
 	return 0;
 }
@@ -425,6 +444,15 @@ static const struct column checkpoint_columns[] = {
 	{ "STATE", false, 0, cell_soundness, "error" },
 };
 
+/* As the other commands take it. */
+static void print_users_id(json_t *job)
+{
+	print_plain(stdout, text_of(job, "user"));
+	putchar('/');
+	print_plain(stdout, text_of(job, "id"));
+	putchar('\n');
+}
+
 static int print_list(const struct invocation *in, json_t *reply, const char *key, struct table *t,
 		      struct brumate_error *err)
 {
@@ -435,7 +463,10 @@ static int print_list(const struct invocation *in, json_t *reply, const char *ke
 		return print_json(reply, err);
 	if (in->values[OPT_QUIET]) {
 		json_array_foreach (items, i, item)
-			puts(text_of(item, "id"));
+			if (in->values[OPT_ALL_USERS])
+				print_users_id(item);
+			else
+				puts(text_of(item, "id"));
 		return 0;
 	}
 	table_add_rows(t, items);
@@ -451,7 +482,8 @@ static int ask_jobs(json_t **ret, size_t *ret_folded, const struct invocation *i
 	/* A filter is a question of its own: what it says is not there is not there. */
 	const bool recent = !in->values[OPT_ALL] && !in->values[OPT_FILTER];
 	auto_json json_t *p = json_pack("{s:b}", "recent", recent), *reply = NULL;
-	int r = client_ask("List", p, &reply, err);
+	int r = in->values[OPT_ALL_USERS] ? users_list(&reply, p, err)
+					  : client_ask("List", p, &reply, err);
 	json_t *jobs = json_object_get(reply, "jobs");
 
 	*ret_folded = bytes_of(reply, "folded");
@@ -465,12 +497,13 @@ static int ask_jobs(json_t **ret, size_t *ret_folded, const struct invocation *i
 	return 0;
 }
 
-static int print_jobs(json_t *jobs, const char *columns, FILE *f, bool headings, size_t width,
-		      struct brumate_error *err)
+static int print_jobs(json_t *jobs, const struct invocation *in, FILE *f, bool headings,
+		      size_t width, struct brumate_error *err)
 {
-	struct column chosen[N_JOB_COLUMNS];
+	struct column chosen[N_JOB_COLUMNS + 1];
 	struct table t = { .columns = chosen, .style = style_of_job };
-	int r = choose_columns(chosen, &t.n_columns, columns, err);
+	int r = choose_columns(chosen, &t.n_columns, in ? in->values[OPT_COLUMNS] : NULL,
+			       in && in->values[OPT_ALL_USERS], err);
 
 	if (r < 0)
 		return r;
@@ -493,8 +526,8 @@ int verb_ps(const struct invocation *in, struct brumate_error *err)
 	int r = ask_jobs(&reply, &n_folded, in, err);
 	if (r < 0 || wants_json(in) || in->values[OPT_QUIET])
 		return r < 0 ? r : print_list(in, reply, "jobs", NULL, err);
-	r = print_jobs(json_object_get(reply, "jobs"), in->values[OPT_COLUMNS], stdout,
-		       !in->values[OPT_NO_HEADERS], terminal_width(stdout), err);
+	r = print_jobs(json_object_get(reply, "jobs"), in, stdout, !in->values[OPT_NO_HEADERS],
+		       terminal_width(stdout), err);
 	if (r == 0 && n_folded && isatty(STDOUT_FILENO))
 		print_note("%zu job%s that ended more than an hour ago: `brumate ps -a`", n_folded,
 			   n_folded == 1 ? "" : "s");

@@ -122,6 +122,8 @@ static int print_outcome(const struct invocation *in, json_t *reply, const char 
 	return 0;
 }
 
+static int restore_one(const struct invocation *in, struct brumate_error *err);
+
 /* Calls @fn for each job that is named, or chosen out of those in @states, in order; the first failure is the command's,
  * the others are printed as they come. Ctrl-C ends it. */
 static int operate_each(const struct invocation *given, const char *states, const char *choice,
@@ -135,7 +137,7 @@ static int operate_each(const struct invocation *given, const char *states, cons
 		return result;
 	if (in->n_operands <= 1 && !in->values[OPT_ALL])
 		return fn(in, err);
-	if (!in->values[OPT_ALL])
+	if (!in->values[OPT_ALL] && fn != restore_one) /* which has looked for more than jobs */
 		result = for_each_operand(in, look_for_job, NULL, err);
 	if (result < 0)
 		return result;
@@ -419,14 +421,9 @@ static int pack_restore(json_t *p, const struct invocation *in, struct brumate_e
 	return r < 0 ? r : pack_image(p, in, err);
 }
 
-int verb_restore(const struct invocation *in, struct brumate_error *err)
+static int restore_one(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
-
-	if (in->values[OPT_CONTAINER])
-		return restore_by_engine(in, err);
-	if (in->values[OPT_BUNDLE])
-		return brumate_fail(err, EINVAL, "restore: --bundle goes with --container");
 	int r = pack_restore(p, in, err);
 
 	if (r == 0)
@@ -439,4 +436,51 @@ int verb_restore(const struct invocation *in, struct brumate_error *err)
 	/* It is shown from where it ended before the job wrote to it again, so that nothing is missed. */
 	off_t offset = (off_t)json_integer_value(json_object_get(reply, "log_bytes"));
 	return follow_to_end(json_object_get(reply, "job"), offset, FOLLOW_FORWARDS, err);
+}
+
+/* Whether there is something here that could be restored; what is elsewhere is not asked for. */
+static int look_for_image(const struct invocation *in, json_t *parameters, const char *word,
+			  struct brumate_error *err)
+{
+	auto_json json_t *p = json_object();
+	const char *kind = NULL;
+	int r = p ? get_kind(&kind, in, err) : brumate_fail(err, ENOMEM, "%m");
+
+	if (r < 0 || source_is_url(word))
+		return r;
+	r = strchr(word, '/') ? add_path(p, "what", word, err) : add_string(p, "what", word, err);
+	if (r == 0)
+		r = add_string(p, "kind", kind, err);
+	if (r == 0)
+		r = add_path(p, "dir", in->values[OPT_DIR], err);
+	return r < 0 ? r : client_ask("Inspect", p, NULL, err);
+}
+
+static int check_several(const struct invocation *in, struct brumate_error *err)
+{
+	if (!in->n_operands && !in->values[OPT_ALL]) {
+		brumate_fail(err, EINVAL,
+			     "restore: missing operand, expected CHECKPOINT, JOB or --all");
+		brumate_hint(err, "see `brumate restore --help`");
+		return -EINVAL;
+	}
+	const char *alone = in->values[OPT_NAME]     ? "--name"
+			    : in->values[OPT_ATTACH] ? "--attach"
+						     : NULL;
+	return alone && (in->n_operands > 1 || in->values[OPT_ALL])
+		       ? brumate_fail(err, EINVAL, "restore: %s takes one job", alone)
+		       : 0;
+}
+
+int verb_restore(const struct invocation *in, struct brumate_error *err)
+{
+	if (in->values[OPT_CONTAINER])
+		return restore_by_engine(in, err);
+	if (in->values[OPT_BUNDLE])
+		return brumate_fail(err, EINVAL, "restore: --bundle goes with --container");
+	int r = check_several(in, err);
+
+	if (r == 0 && in->n_operands > 1)
+		r = for_each_operand(in, look_for_image, NULL, err);
+	return r < 0 ? r : operate_each(in, "checkpointed", "checkpointed", restore_one, err);
 }

@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 /* Facts of the kernel, linux/sched.h. */
-enum { PROC_FILE_BYTES_MAX = 64 * 1024, PF_EXITING = 0x4, PF_FORKNOEXEC = 0x40 };
+enum { PROC_FILE_BYTES_MAX = 64 * 1024, PF_EXITING = 0x4, PF_FORKNOEXEC = 0x40, PF_KTHREAD = 0x200000 };
 
 int proc_boot_id(char ret[static PROC_BOOT_ID_BYTES])
 {
@@ -173,6 +173,7 @@ static int parse_stat(struct proc_info *info, const char *text)
 	if (r < 0)
 		return r;
 	info->id.start_ticks = machine_ticks(start_ticks, shift_ns);
+	info->is_kernel = flags & PF_KTHREAD;
 	info->is_fork = flags & PF_FORKNOEXEC;
 	info->ends = info->state == 'X' ||
 		     (info->n_threads <= 1 && (flags & PF_EXITING || info->state == 'Z'));

@@ -101,6 +101,7 @@ struct proc_info {
 	int pid_ns_depth; /* levels of NSpid: 1 = our own namespace */
 	pid_t tracer_pid;
 	char state;   /* R S D T t Z X */
+	bool is_kernel; /* a thread of the kernel */
 	bool is_fork; /* made by fork, and has started no program since */
 	bool ends; /* its last thread is in exit(2): without memory, perhaps still with open files; or a zombie */
 	char comm[PROC_COMM_BYTES];

@@ -653,6 +653,16 @@ static bool is_of_brumate(const struct proc_info *p)
 	return false;
 }
 
+/* It has no memory of its own, and no signal ends it. */
+static int refuse_kernel(const struct proc_info *root, struct brumate_error *err)
+{
+	return root->is_kernel ? brumate_fail(err, EINVAL,
+					      "process %d cannot be a job: it is a thread of the "
+					      "kernel (%s)",
+					      (int)root->id.pid, root->comm)
+			       : 0;
+}
+
 /* Refuses a tree that contains the caller, such as the shell of the command: stopping it would stop the command,
  * which could then not let it continue. */
 static int refuse_own_tree(const struct service_call *call, const struct proc_tree *tree,
@@ -747,7 +757,9 @@ int take_in(struct job *ret, bool *ret_new, const struct service_call *call,
 		*ret_new = false;
 		return 0;
 	}
-	r = refuse_own_tree(call, &tree, err);
+	r = refuse_kernel(&tree.items[0], err);
+	if (r == 0)
+		r = refuse_own_tree(call, &tree, err);
 	if (r == 0)
 		r = refuse_anothers_job(pid, err);
 	if (r == 0)

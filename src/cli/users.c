@@ -1,0 +1,887 @@
+// SPDX-License-Identifier: MIT
+/*
+ * Users' instances of brumate are found by their shims that run, by the environment of these, and by the runtime
+ * directories that users have. What a child prints passes to ours as text without anything that a terminal acts upon; it
+ * has no terminal itself. See users.h.
+ */
+#include "cli/users.h"
+#include "cli/arguments.h"
+#include "cli/client.h"
+#include "cli/output.h"
+#include "cli/verbs.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <limits.h>
+#include <poll.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/paths.h"
+#include "base/plain.h"
+#include "base/start.h"
+#include "base/user.h"
+#include "job/record.h"
+#include "process/process.h"
+
+enum {
+	USERS_MAX = 1024,
+	AT_ONCE = 32,
+	ENVIRONMENT_MAX = 1 << 20,
+	VARIABLES_MAX = 64,
+	VARIABLE_BYTES_MAX = 8192,
+	REPLY_BYTES_MAX = 32 << 20,
+	LOOK_MS = 5000,
+	LOOK_CPU_S = 5,
+	USER_BYTES = 64,
+};
+
+/* An instance of brumate of a user. Owned. */
+struct place {
+	uid_t uid;
+	gid_t gid;
+	char user[USER_BYTES]; /* its name, or its number */
+	char **env;	       /* NULL-terminated: the variables that say where the instance is */
+	size_t n_env;
+	json_t *jobs; /* NULL: could not be looked at */
+};
+
+struct places {
+	struct place *items;
+	size_t n;
+};
+
+static void place_fini(struct place *p)
+{
+	for (size_t i = 0; i < p->n_env; i++)
+		free(p->env[i]);
+	free(p->env);
+	json_decref(p->jobs);
+}
+
+static void places_fini(struct places *all)
+{
+	for (size_t i = 0; i < all->n; i++)
+		place_fini(&all->items[i]);
+	free(all->items);
+	*all = (struct places){ 0 };
+}
+DEFINE_AUTO_FINI(struct places, places_fini)
+
+/* ---- where they are ---- */
+
+static bool says_where(const char *variable)
+{
+	static const char *const begins[] = { "BRUMATE_",
+					      "XDG_STATE_HOME=", "XDG_CONFIG_HOME=", "HOME=" };
+
+	for (size_t i = 0; i < sizeof(begins) / sizeof(begins[0]); i++)
+		if (!strncmp(variable, begins[i], strlen(begins[i])))
+			return strlen(variable) < VARIABLE_BYTES_MAX;
+	return false;
+}
+
+static int add_variable(struct place *p, const char *variable)
+{
+	if (p->n_env == VARIABLES_MAX)
+		return 0;
+	char **more = realloc(p->env, (p->n_env + 2) * sizeof(*more));
+	if (!more)
+		return -ENOMEM;
+	p->env = more;
+	p->env[p->n_env] = strdup(variable);
+	p->env[p->n_env + 1] = NULL;
+	return p->env[p->n_env] ? (p->n_env++, 0) : -ENOMEM;
+}
+
+static int compare_variables(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Two shims of one instance have the same variables. */
+static bool is_same_place(const struct place *a, const struct place *b)
+{
+	if (a->uid != b->uid || a->n_env != b->n_env)
+		return false;
+	for (size_t i = 0; i < a->n_env; i++)
+		if (strcmp(a->env[i], b->env[i]) != 0)
+			return false;
+	return true;
+}
+
+static int add_place(struct places *all, struct place *p)
+{
+	struct place *more;
+
+	if (p->n_env)
+		qsort(p->env, p->n_env, sizeof(*p->env), compare_variables);
+	for (size_t i = 0; i < all->n; i++)
+		if (is_same_place(&all->items[i], p)) {
+			place_fini(p);
+			return 0;
+		}
+	more = all->n < USERS_MAX ? array_room(all->items, all->n, sizeof(*more)) : NULL;
+	if (!more) {
+		place_fini(p);
+		return all->n < USERS_MAX ? -ENOMEM : 0;
+	}
+	all->items = more;
+	all->items[all->n++] = *p;
+	return 0;
+}
+
+static void name_user(struct place *p)
+{
+	const struct passwd *user = getpwuid(p->uid);
+
+	if (user && strlen(user->pw_name) < USER_BYTES)
+		snprintf(p->user, sizeof(p->user), "%s", user->pw_name);
+	else
+		snprintf(p->user, sizeof(p->user), "%u", (unsigned)p->uid);
+}
+
+/* The instance of the shim @shim. 0; 1: it has ended, or has no environment. */
+static int place_of_shim(struct place *ret, const struct proc_info *shim)
+{
+	struct place p = { .uid = shim->uid, .gid = shim->gid };
+	auto_free char *env = NULL;
+	size_t len = 0;
+
+	if (proc_file_read(shim->id.pid, "environ", ENVIRONMENT_MAX, &env, &len) < 0)
+		return 1;
+	for (size_t i = 0; i < len; i += strlen(env + i) + 1)
+		if (says_where(env + i) && add_variable(&p, env + i) < 0) {
+			place_fini(&p);
+			return -ENOMEM;
+		}
+	name_user(&p);
+	*ret = p;
+	return 0;
+}
+
+static bool is_users_shim(const struct proc_info *p)
+{
+	return p->uid != 0 && p->state != 'Z' && !strcmp(p->comm, "brumate-shim");
+}
+
+static int find_by_shims(struct places *all, struct brumate_error *err)
+{
+	auto_closedir DIR *proc = dir_open(AT_FDCWD, "/proc");
+	pid_t pid;
+	int r = proc ? 0 : -errno;
+
+	while (r >= 0 && (r = proc_next(proc, &pid)) > 0) {
+		struct proc_info info;
+		struct place p;
+
+		if (proc_read(&info, pid, NULL) < 0 || !is_users_shim(&info))
+			continue;
+		r = place_of_shim(&p, &info);
+		r = r ? r : add_place(all, &p);
+	}
+	return r < 0 ? brumate_fail(err, -r, "/proc: %m") : 0;
+}
+
+static bool has_user(const struct places *all, uid_t uid)
+{
+	for (size_t i = 0; i < all->n; i++)
+		if (all->items[i].uid == uid)
+			return true;
+	return false;
+}
+
+/* A user with a runtime directory had jobs since the machine was started; where their records are follows from the home. */
+static int consider_runtime_dir(struct places *all, DIR *dir, const char *name, const char *begin)
+{
+	const size_t n = strlen(begin);
+	struct place p = { 0 };
+	struct stat st;
+	char *end;
+
+	if (strncmp(name, begin, n) != 0 || !isdigit((unsigned char)name[n]))
+		return 0;
+	const unsigned long uid = strtoul(name + n, &end, 10);
+	if ((*end && *end != '.') || !uid || uid >= UINT_MAX || has_user(all, (uid_t)uid) ||
+	    fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode) ||
+	    st.st_uid != uid)
+		return 0;
+	const struct passwd *user = getpwuid((uid_t)uid);
+	if (!user || !user->pw_dir || user->pw_dir[0] != '/')
+		return 0;
+	auto_free char *home = path_format("HOME=%s", user->pw_dir);
+	p.uid = (uid_t)uid;
+	p.gid = user->pw_gid;
+	name_user(&p);
+	int r = home ? add_variable(&p, home) : -ENOMEM;
+	return r < 0 ? r : add_place(all, &p);
+}
+
+static int find_by_runtime_dirs(struct places *all, const char *path, const char *begin,
+				struct brumate_error *err)
+{
+	auto_closedir DIR *dir = dir_open(AT_FDCWD, path);
+	struct dirent *entry;
+	int r = 0;
+
+	while (r >= 0 && dir && (r = dir_next(dir, &entry)) > 0)
+		r = consider_runtime_dir(all, dir, entry->d_name, begin);
+	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
+}
+
+static int find_places(struct places *all, struct brumate_error *err)
+{
+	auto_free char *users = path_format("%s/users", path_runtime_dir());
+	int r = find_by_shims(all, err);
+
+	if (r == 0 && users)
+		r = find_by_runtime_dirs(all, users, "", err);
+	return r < 0 ? r : find_by_runtime_dirs(all, "/tmp", "brumate-", err);
+}
+
+/* ---- as a user ---- */
+
+struct as_user {
+	gid_t *groups; /* owned */
+	size_t n_groups;
+	char **env; /* NULL-terminated; owned, its strings borrowed but the last */
+	char *path;
+};
+
+static void as_user_fini(struct as_user *u)
+{
+	free(u->groups);
+	free(u->env);
+}
+DEFINE_AUTO_FINI(struct as_user, as_user_fini)
+
+static int prepare_user(struct as_user *ret, const struct place *p, struct brumate_error *err)
+{
+	static char path[] = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+	ret->env = calloc(p->n_env + 2, sizeof(*ret->env));
+	if (!ret->env)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < p->n_env; i++)
+		ret->env[i] = p->env[i];
+	ret->env[p->n_env] = path;
+	return user_groups(&ret->groups, &ret->n_groups, p->uid, p->gid, err);
+}
+
+/* ---- looking ---- */
+
+/* A child that looks at the jobs of one instance. */
+struct look {
+	struct place *place;
+	pid_t pid; /* 0: none */
+	int fd;	   /* what it says */
+	char *text;
+	size_t len;
+	bool failed;
+};
+
+/* In the child, which has our memory and nothing of ours to write to: it says what List replies, and ends. */
+static void list_as_user(int fd, const struct place *p, const struct as_user *u, json_t *parameters)
+{
+	const struct rlimit cpu = { LOOK_CPU_S, LOOK_CPU_S };
+	auto_json json_t *reply = NULL;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (user_become(p->uid, p->gid, u->groups, u->n_groups) < 0)
+		return;
+	setrlimit(RLIMIT_CPU, &cpu);
+	environ = u->env;
+	if (client_ask("List", parameters, &reply, &err) < 0)
+		return;
+	auto_free char *text = json_dumps(reply, JSON_COMPACT);
+	if (text)
+		fd_write_full(fd, text, strlen(text));
+}
+
+static int look_begin(struct look *l, struct place *p, json_t *parameters,
+		      struct brumate_error *err)
+{
+	auto_(as_user_fini) struct as_user u = { 0 };
+	int ends[2], r = prepare_user(&u, p, err);
+
+	*l = (struct look){ .place = p, .fd = -1 };
+	if (r < 0)
+		return r;
+	if (pipe2(ends, O_CLOEXEC) < 0)
+		return brumate_fail(err, errno, "pipe: %m");
+	fflush(NULL);
+	l->pid = fork();
+	if (l->pid == 0) {
+		int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+		const int fds[] = { null, null, null, ends[1] };
+
+		if (null >= 0 && spawn_leave(fds, 4) == 0)
+			list_as_user(3, p, &u, parameters);
+		_exit(0);
+	}
+	close(ends[1]);
+	l->fd = ends[0];
+	return l->pid < 0 ? brumate_fail(err, errno, "fork: %m") : 0;
+}
+
+/* What there is to read. Returns whether more may come. */
+static bool look_read(struct look *l)
+{
+	char buf[65536];
+	ssize_t n = read(l->fd, buf, sizeof(buf));
+
+	if (n < 0 && errno == EINTR)
+		return true;
+	char *more = n > 0 && l->len + (size_t)n <= REPLY_BYTES_MAX
+			     ? realloc(l->text, l->len + (size_t)n)
+			     : NULL;
+	if (!more) {
+		l->failed = n != 0;
+		return false;
+	}
+	memcpy(more + l->len, buf, (size_t)n);
+	l->text = more;
+	l->len += (size_t)n;
+	return true;
+}
+
+/* The jobs of a reply, of which only those count that are objects; whose they are is not theirs to say. */
+static json_t *jobs_of(const struct look *l)
+{
+	auto_json json_t *reply = l->failed ? NULL : json_loadb(l->text, l->len, 0, NULL);
+	json_t *jobs = json_object_get(reply, "jobs"), *all = json_array(), *job;
+	size_t i;
+
+	if (!json_is_array(jobs)) {
+		json_decref(all);
+		return NULL;
+	}
+	json_array_foreach (jobs, i, job) {
+		if (!json_is_object(job) || !json_is_string(json_object_get(job, "id")))
+			continue;
+		json_object_set_new(job, "user", json_string(l->place->user));
+		json_object_set_new(job, "uid", json_integer((json_int_t)l->place->uid));
+		json_array_append(all, job);
+	}
+	return all;
+}
+
+/* Waits for it until the time is over, and ends it. */
+static void look_end(struct look *l, uint64_t deadline_ns)
+{
+	while (!l->failed && l->fd >= 0) {
+		if (fd_wait(l->fd, POLLIN, deadline_ns) < 0)
+			l->failed = true;
+		else if (!look_read(l))
+			break;
+	}
+	cleanup_close(&l->fd);
+	if (l->pid > 0) {
+		kill(l->pid, SIGKILL);
+		while (waitpid(l->pid, NULL, 0) < 0 && errno == EINTR)
+			;
+	}
+	l->place->jobs = jobs_of(l);
+	if (!l->place->jobs)
+		print_note("the jobs of user %s cannot be looked at", l->place->user);
+	free(l->text);
+}
+
+/* Several at once, each in its own child, and all of these within the same time. */
+static int look_at_places(struct places *all, json_t *parameters, struct brumate_error *err)
+{
+	struct look looks[AT_ONCE];
+	int r = 0;
+
+	for (size_t done = 0; done < all->n && r == 0;) {
+		const uint64_t deadline_ns = deadline_in_ms(LOOK_MS);
+		size_t n = 0;
+
+		for (; r == 0 && n < AT_ONCE && done + n < all->n; n++)
+			r = look_begin(&looks[n], &all->items[done + n], parameters, err);
+		for (size_t i = 0; i < n; i++)
+			look_end(&looks[i], deadline_ns);
+		done += n;
+	}
+	return r;
+}
+
+static int refuse_user(struct brumate_error *err)
+{
+	if (getuid() == 0)
+		return 0;
+	brumate_fail(err, EPERM, "--all-users is for root");
+	brumate_hint(err, "`brumate ps` lists your own jobs");
+	return -EPERM;
+}
+
+/* Root's own are first. */
+static int list_places(struct places *all, json_t *parameters, struct brumate_error *err)
+{
+	auto_json json_t *own = NULL;
+	int r = refuse_user(err);
+
+	if (r == 0)
+		r = client_ask("List", parameters, &own, err);
+	if (r < 0)
+		return r;
+	struct place *root = array_room(all->items, all->n, sizeof(*root));
+	if (!root)
+		return brumate_fail(err, ENOMEM, "%m");
+	all->items = root;
+	struct places others = { 0 };
+	root[all->n++] =
+		(struct place){ .user = "root", .jobs = json_incref(json_object_get(own, "jobs")) };
+	json_t *job;
+	size_t i;
+	json_array_foreach (root->jobs, i, job)
+		json_object_set_new(job, "user", json_string("root"));
+	r = find_places(&others, err);
+	if (r == 0)
+		r = look_at_places(&others, parameters, err);
+	for (i = 0; i < others.n; i++) {
+		struct place *more = array_room(all->items, all->n, sizeof(*more));
+
+		if (!more) {
+			place_fini(&others.items[i]);
+			continue;
+		}
+		all->items = more;
+		all->items[all->n++] = others.items[i];
+	}
+	free(others.items);
+	return r;
+}
+
+int users_list(json_t **ret, json_t *parameters, struct brumate_error *err)
+{
+	auto_(places_fini) struct places all = { 0 };
+	auto_json json_t *jobs = json_array();
+	int r = list_places(&all, parameters, err);
+
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < all.n; i++)
+		if (all.items[i].jobs)
+			json_array_extend(jobs, all.items[i].jobs);
+	*ret = json_pack("{s:O}", "jobs", jobs);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+/* ---- acting ---- */
+
+/* A child that carries a command out, and what it has printed of a line. */
+struct relayed {
+	int fd;
+	FILE *to;
+	char line[8192];
+	size_t len;
+};
+
+static void print_line(struct relayed *r, bool whole)
+{
+	r->line[r->len] = '\0';
+	for (size_t i = 0; i < r->len; i++)
+		if (!r->line[i])
+			r->line[i] = '?';
+	print_plain(r->to, r->line);
+	if (whole)
+		fputc('\n', r->to);
+	fflush(r->to);
+	r->len = 0;
+}
+
+/* Returns whether more may come. */
+static bool relay_some(struct relayed *r)
+{
+	char buf[4096];
+	ssize_t n = read(r->fd, buf, sizeof(buf));
+
+	if (n < 0 && errno == EINTR)
+		return true;
+	for (ssize_t i = 0; i < n; i++) {
+		if (buf[i] == '\n' || r->len == sizeof(r->line) - 1)
+			print_line(r, buf[i] == '\n');
+		if (buf[i] != '\n')
+			r->line[r->len++] = buf[i];
+	}
+	if (n <= 0 && r->len)
+		print_line(r, false);
+	return n > 0;
+}
+
+/* Ctrl-C is for the child, which has no terminal. */
+static void relay_all(struct relayed *r, pid_t pid)
+{
+	const int interrupts = interrupt_watch(false);
+	struct pollfd fds[] = { { .fd = r[0].fd, .events = POLLIN },
+				{ .fd = r[1].fd, .events = POLLIN },
+				{ .fd = interrupts, .events = POLLIN } };
+
+	while (fds[0].fd >= 0 || fds[1].fd >= 0) {
+		if (poll(fds, 3, -1) < 0 && errno != EINTR)
+			return;
+		if (fds[2].revents) {
+			int number = interrupt_take();
+
+			if (number)
+				kill(pid, number);
+		}
+		for (int i = 0; i < 2; i++)
+			if (fds[i].fd >= 0 && fds[i].revents && !relay_some(&r[i]))
+				fds[i].fd = -1;
+	}
+}
+
+static int run_as_user(int *ret_status, const struct place *p, char *const *argv,
+		       struct brumate_error *err)
+{
+	auto_(as_user_fini) struct as_user u = { 0 };
+	int out[2], errors[2], status = 0, r = prepare_user(&u, p, err);
+
+	if (r < 0)
+		return r;
+	if (pipe2(out, O_CLOEXEC) < 0)
+		return brumate_fail(err, errno, "pipe: %m");
+	auto_close int out_end = out[0], out_write = out[1];
+	if (pipe2(errors, O_CLOEXEC) < 0)
+		return brumate_fail(err, errno, "pipe: %m");
+	auto_close int errors_end = errors[0], errors_write = errors[1];
+	fflush(NULL);
+	const pid_t pid = fork();
+	if (pid == 0) {
+		int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+		int self = open("/proc/self/exe", O_PATH | O_CLOEXEC);
+		const int fds[] = { null, out_write, errors_write, self };
+
+		if (null >= 0 && self >= 0 && spawn_leave(fds, 4) == 0 &&
+		    fcntl(3, F_SETFD, FD_CLOEXEC) == 0 &&
+		    user_become(p->uid, p->gid, u.groups, u.n_groups) == 0)
+			execveat(3, "", argv, u.env, AT_EMPTY_PATH);
+		_exit(EXIT_FAILED);
+	}
+	if (pid < 0)
+		return brumate_fail(err, errno, "fork: %m");
+	cleanup_close(&out_write);
+	cleanup_close(&errors_write);
+	struct relayed relayed[2] = { { .fd = out_end, .to = stdout },
+				      { .fd = errors_end, .to = stderr } };
+	relay_all(relayed, pid);
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	*ret_status = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILED;
+	return 0;
+}
+
+/* ---- whose a job is ---- */
+
+static bool is_job(json_t *job, const char *word)
+{
+	const char *id = text_of(job, "id");
+
+	return !strcmp(id, word) || !strcmp(text_of(job, "name"), word) ||
+	       (strlen(word) >= 2 && !strncmp(id, word, strlen(word)));
+}
+
+static bool is_user(const struct place *p, const char *user, size_t len)
+{
+	char number[USER_BYTES];
+
+	snprintf(number, sizeof(number), "%u", (unsigned)p->uid);
+	return (strlen(p->user) == len && !strncmp(p->user, user, len)) ||
+	       (strlen(number) == len && !strncmp(number, user, len));
+}
+
+/* The instance that has "USER/JOB"; that of the user if none has: its own words are those to be read then. */
+static const struct place *find_place(const struct places *all, const char *word)
+{
+	const char *slash = strchr(word, '/');
+	const struct place *found = NULL;
+	json_t *job;
+	size_t k;
+
+	for (size_t i = 0; i < all->n; i++) {
+		const struct place *p = &all->items[i];
+
+		if (!is_user(p, word, (size_t)(slash - word)))
+			continue;
+		found = found ? found : p;
+		json_array_foreach (p->jobs, k, job)
+			if (is_job(job, slash + 1))
+				return p;
+	}
+	return found;
+}
+
+/* "USER/JOB", and nothing that is there as a path. */
+static bool is_name_of_user(const char *word)
+{
+	const char *slash = strchr(word, '/');
+	struct stat st;
+
+	return slash && slash != word && slash[1] && !strchr(slash + 1, '/') && word[0] != '.' &&
+	       isalnum((unsigned char)slash[1]) && lstat(word, &st) < 0 && !strchr(word, ':');
+}
+
+/* What export prints is for no terminal. */
+static bool takes_jobs(const struct command *c)
+{
+	if (c->run == verb_export)
+		return false;
+	return c->completes == COMPLETES_JOB || c->completes == COMPLETES_LIVING ||
+	       c->completes == COMPLETES_RUNNING || c->completes == COMPLETES_SUSPENDED ||
+	       c->completes == COMPLETES_CHECKPOINT;
+}
+
+/* ---- the line of a child ---- */
+
+/* What of the line is left out, and what stands instead of one word. Pointers are those of the line itself. */
+struct change {
+	const struct invocation *in;
+	const char *operand; /* the one operand that stays; NULL: none */
+	const char *instead; /* what stands for it, or is added */
+	const char *option;  /* a flag that goes, as "--all-users"; NULL: none */
+	bool without_pid;    /* --pid goes, with its value */
+};
+
+static bool is_operand(const struct invocation *in, const char *word)
+{
+	for (int i = 0; i < in->n_operands; i++)
+		if (in->operands[i] == word)
+			return true;
+	return false;
+}
+
+static bool is_inside(const char *word, const char *value)
+{
+	return value && value > word && value <= word + strlen(word);
+}
+
+/* The arguments of a child (owned, its strings borrowed), NULL without memory. */
+static char **change_line(const struct change *c, char *const *argv)
+{
+	const char *pid = c->without_pid ? c->in->values[OPT_PID] : NULL;
+	size_t n = 0, used = 0;
+
+	while (argv[n])
+		n++;
+	char **line = calloc(n + 5, sizeof(*line));
+	if (!line)
+		return NULL;
+	line[used++] = (char *)"brumate";
+	line[used++] = (char *)c->in->command->name;
+	for (size_t i = 0; i < n; i++) {
+		const bool separate = pid && i + 1 < n && argv[i + 1] == pid;
+
+		if (!strcmp(argv[i], "--") || (c->option && !strcmp(argv[i], c->option)) ||
+		    separate || argv[i] == pid || is_inside(argv[i], pid) ||
+		    is_operand(c->in, argv[i]))
+			continue;
+		line[used++] = argv[i];
+	}
+	line[used++] = (char *)"--";
+	if (c->instead)
+		line[used++] = (char *)c->instead;
+	return line;
+}
+
+static int act_for(int *status, const struct place *p, const struct change *c, char *const *argv,
+		   struct brumate_error *err)
+{
+	auto_free char **line = change_line(c, argv);
+	int one = EXIT_OK;
+	int r = line ? run_as_user(&one, p, line, err) : brumate_fail(err, ENOMEM, "%m");
+
+	*status = *status ? *status : one;
+	return r;
+}
+
+/* ---- the three ways to ask for it ---- */
+
+static const char *states_of(const struct command *c)
+{
+	return c->run == verb_suspend	? "running"
+	       : c->run == verb_resume	? "suspended"
+	       : c->run == verb_restore ? "checkpointed"
+					: "running suspended";
+}
+
+static int act_for_own(int *status, const struct invocation *in, verb_fn run,
+		       struct brumate_error *err)
+{
+	struct invocation own = *in;
+
+	own.values[OPT_ALL_USERS] = NULL;
+	own.values[OPT_ALL] = "";
+	int r = run(&own, err);
+	if (r > 0)
+		*status = r;
+	if (r >= 0)
+		return 0;
+	*status = print_error(err);
+	*err = BRUMATE_ERROR_NONE;
+	return 0;
+}
+
+static int act_for_all(int *status, const struct invocation *in, char *const *argv, verb_fn run,
+		       struct brumate_error *err)
+{
+	auto_(places_fini) struct places all = { 0 };
+	const char *states = states_of(in->command);
+	size_t n = 0, k;
+	json_t *job;
+	int r = in->n_operands || in->values[OPT_ALL] || in->values[OPT_PID]
+			? brumate_fail(err, EINVAL, "%s: --all-users takes no job",
+				       in->command->name)
+			: list_places(&all, NULL, err);
+
+	for (size_t i = 0; r == 0 && i < all.n; i++) {
+		bool own_done = false;
+
+		json_array_foreach (all.items[i].jobs, k, job) {
+			const char *id = text_of(job, "id");
+			const struct change c = { .in = in,
+						  .instead = id,
+						  .option = "--all-users" };
+
+			if (!words_contain(states, text_of(job, "state")) || !job_id_is_valid(id))
+				continue;
+			n++;
+			if (all.items[i].uid != 0)
+				r = act_for(status, &all.items[i], &c, argv, err);
+			else if (!own_done)
+				r = act_for_own(status, in, run, err);
+			own_done = true;
+			if (r < 0)
+				return r;
+		}
+	}
+	if (r == 0 && !n)
+		print_note("%s: nothing to do: no job of any user is %s", in->command->name,
+			   states);
+	return r;
+}
+
+static int act_by_names(int *status, const struct invocation *in, char *const *argv, verb_fn run,
+			struct brumate_error *err)
+{
+	auto_(places_fini) struct places all = { 0 };
+	int r = list_places(&all, NULL, err);
+
+	/* As with other names, all are looked up before anything is done to the first. */
+	for (int i = 0; r == 0 && i < in->n_operands; i++)
+		if (is_name_of_user(in->operands[i]) && !find_place(&all, in->operands[i])) {
+			brumate_fail(err, ENOENT, "no user %.*s has jobs here",
+				     (int)strcspn(in->operands[i], "/"), in->operands[i]);
+			brumate_hint(err, "`brumate ps --all-users` lists the jobs of all users");
+			return -ENOENT;
+		}
+	for (int i = 0; r == 0 && i < in->n_operands; i++) {
+		const char *word = in->operands[i];
+		const struct place *p = is_name_of_user(word) ? find_place(&all, word) : NULL;
+		const struct change c = { .in = in, .instead = p ? strchr(word, '/') + 1 : word };
+		struct invocation one = *in;
+
+		if (p && p->uid != 0) {
+			r = act_for(status, p, &c, argv, err);
+			continue;
+		}
+		char *const own[] = { (char *)c.instead, NULL };
+		one.operands = own;
+		one.n_operands = 1;
+		int done = run(&one, err);
+		if (done < 0) {
+			done = print_error(err);
+			*err = BRUMATE_ERROR_NONE;
+		}
+		*status = *status ? *status : done;
+	}
+	return r;
+}
+
+/* The job of another user that process @pid is of: by the shim above it, whose last argument is the directory of the job. */
+static bool find_by_pid(struct place *ret, char ret_id[static JOB_ID_BYTES], pid_t pid)
+{
+	enum { ANCESTORS_MAX = 64, LINE_BYTES_MAX = 1 << 16 };
+	struct proc_info p;
+
+	for (int n = 0; n < ANCESTORS_MAX && pid > 1 && proc_read(&p, pid, NULL) == 0;
+	     n++, pid = p.ppid) {
+		auto_free char *line = NULL;
+		size_t len = 0;
+
+		if (!is_users_shim(&p) ||
+		    proc_file_read(pid, "cmdline", LINE_BYTES_MAX, &line, &len) < 0 || len < 2)
+			continue;
+		const char *last = line + len - 1;
+		while (last > line && last[-1])
+			last--;
+		const char *slash = strrchr(last, '/');
+		if (!slash || !job_id_is_valid(slash + 1) || place_of_shim(ret, &p) != 0)
+			return false;
+		snprintf(ret_id, JOB_ID_BYTES, "%s", slash + 1);
+		return true;
+	}
+	return false;
+}
+
+static int act_by_pid(int *status, const struct invocation *in, char *const *argv,
+		      struct brumate_error *err)
+{
+	char id[JOB_ID_BYTES];
+	struct place p;
+	int64_t pid;
+	int r = parse_pid(&pid, in->values[OPT_PID], err);
+
+	if (r < 0)
+		return r;
+	if (!find_by_pid(&p, id, (pid_t)pid))
+		return 0;
+	const struct change c = { .in = in, .instead = id, .without_pid = true };
+	print_note("process %d is of job %s of user %s, which is what is meant", (int)pid, id,
+		   p.user);
+	r = act_for(status, &p, &c, argv, err);
+	place_fini(&p);
+	return r < 0 ? r : 1;
+}
+
+static bool names_users(const struct invocation *in)
+{
+	for (int i = 0; i < in->n_operands; i++)
+		if (is_name_of_user(in->operands[i]))
+			return true;
+	return false;
+}
+
+int users_act(int *ret_status, const struct invocation *in, char *const *argv, verb_fn run,
+	      struct brumate_error *err)
+{
+	const struct command *c = in->command;
+	const bool operates = c->run == verb_suspend || c->run == verb_resume ||
+			      c->run == verb_checkpoint || c->run == verb_restore;
+	int r;
+
+	*ret_status = EXIT_OK;
+	if (operates && in->values[OPT_ALL_USERS])
+		r = act_for_all(ret_status, in, argv, run, err);
+	else if (getuid() == 0 && takes_jobs(c) && names_users(in))
+		r = act_by_names(ret_status, in, argv, run, err);
+	else if (getuid() == 0 && operates && in->values[OPT_PID])
+		return act_by_pid(ret_status, in, argv, err);
+	else
+		return 0;
+	return r < 0 ? r : 1;
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The administrator's view: jobs of all users, and commands about them. Root looks and acts with each user's own rights, in
+ * a child that has become that user: so it follows no link that the user could not follow, and trusts nothing that it is
+ * given. A child that takes too long, or says too much, costs its user's jobs their place in a list, and nobody else's.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <sys/types.h>
+
+#include "cli/command.h"
+
+/**
+ * users_list() - the jobs of all users
+ * @parameters: of List, borrowed
+ * @ret: as List replies (owned); each job has "user", the name of its user, too
+ *
+ * A user whose jobs cannot be looked at is named on standard error. Errors to act on: -EPERM (not root).
+ */
+int users_list(json_t **ret, json_t *parameters, struct brumate_error *err);
+
+/**
+ * users_act() - carry a command out for jobs of other users, if that is what it asks for
+ * @argv: the arguments after the verb, as they were given; borrowed
+ * @in: what command_parse() made of them, whose operands and values are strings of @argv
+ * @run: what carries it out for the caller's own jobs
+ *
+ * It does by --all-users, by names as USER/JOB, and by a --pid of a process of another user's job. Return: 1 with @ret_status, the
+ * exit status; 0: it asks for nothing of the kind; <0.
+ */
+int users_act(int *ret_status, const struct invocation *in, char *const *argv, verb_fn run,
+	      struct brumate_error *err);

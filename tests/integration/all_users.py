@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Root's view of all users' jobs: listed, named as USER/JOB, suspended and brought back, each with its user's rights. What a
+user puts in root's way harms nobody else."""
+
+import json
+import os
+import subprocess
+import time
+
+from cases import (EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_USAGE, Skipped, UserBed, as_user, case, expect, main, read_text, run,
+                   wait_until)
+
+
+def as_root(bed, *args, timeout=60):
+    """A command of root's, whose own instance is elsewhere."""
+    env = {name: value for name, value in bed.command_env().items() if not name.startswith(("BRUMATE_STATE", "BRUMATE_RUNTIME"))}
+    root = os.path.join(bed.dir, "of-root")
+    os.makedirs(os.path.join(root, "state"), exist_ok=True)
+    with open(os.path.join(root, "brumate.conf"), "a", encoding="utf-8"):
+        pass
+    env |= {"BRUMATE_STATE_DIR": f"{root}/state", "BRUMATE_RUNTIME_DIR": f"{root}/run", "BRUMATE_LOG_DIR": f"{root}/log",
+            "BRUMATE_CONFIG": f"{root}/brumate.conf", "HOME": "/root"}
+    return run([bed.brumate, *[str(a) for a in args]], env=env, timeout=timeout, cwd="/")
+
+
+def needs_root():
+    if os.getuid() != 0:
+        raise Skipped("only root sees the jobs of all users")
+
+
+def ok(done):
+    expect(done.code == 0, done.why())
+    return done
+
+
+def listed(bed, *options):
+    """Root's list of this bed's user: {id: job}."""
+    jobs = json.loads(ok(as_root(bed, "ps", "--all-users", "--format", "json", *options)).out)["jobs"]
+    return {job["id"]: job for job in jobs if job["uid"] == bed.uid}
+
+
+@case
+@as_user
+def root_sees_the_jobs_of_users(bed):
+    needs_root()
+    job, log = bed.counter(name="train", mib=16)
+    other, _ = bed.counter(name="other", mib=16)
+    bed.ok("suspend", "other")
+    seen = listed(bed)
+    expect({(j["id"], j["name"], j["state"], j["user"]) for j in seen.values()} ==
+           {(job, "train", "running", str(bed.uid)), (other, "other", "suspended", str(bed.uid))}, f"{seen}")
+    table = ok(as_root(bed, "ps", "--all-users", "-o", "user,name,state")).out
+    expect([f"{bed.uid}", "train", "running"] in [line.split() for line in table.splitlines()], table)
+    expect(f"{bed.uid}/{job}" in ok(as_root(bed, "ps", "--all-users", "-q")).out.split(), "as the other commands take it")
+    expect(job not in ok(as_root(bed, "ps")).out, "root's own list has others'")
+    refused = bed.refused(EXIT_PERMISSION, "--all-users is for root", "ps", "--all-users")
+    expect("brumate ps" in refused.err, refused.why())
+    bed.refused(EXIT_PERMISSION, "--all-users is for root", "suspend", "--all-users")
+    log.goes_on()
+
+
+@case
+@as_user
+def a_job_by_the_name_of_its_user(bed):
+    needs_root()
+    job, log = bed.counter(name="train", mib=16)
+    name = f"{bed.uid}/train"
+    done = ok(as_root(bed, "suspend", name))
+    expect(done.out == f"{job}\n" and "suspended job train in" in done.err, done.why())
+    bed.expect_state(job, "suspended")
+    summary = json.loads(ok(as_root(bed, "resume", name, "--format", "json")).out)["summary"]
+    expect(summary["job"] == job, f"{summary}")
+    log.goes_on()
+    expect(json.loads(ok(as_root(bed, "inspect", f"{bed.uid}/{job[:4]}", "--format", "json")).out)["job"]["id"] == job, "inspect")
+    expect("step 1 OK" in ok(as_root(bed, "logs", name)).out, "logs")
+    expect(ok(as_root(bed, "events", name)).out.count("train") >= 1, "events")
+    for user, code, words in ((bed.uid, EXIT_NOT_FOUND, "no job nosuch"), (4711, EXIT_NOT_FOUND, "no user 4711 has jobs here")):
+        refused = as_root(bed, "suspend", f"{user}/nosuch")
+        expect(refused.code == code and words in refused.err and not refused.out, refused.why())
+    refused = as_root(bed, "suspend", name, "4711/nosuch")
+    expect(refused.code == EXIT_NOT_FOUND, refused.why())
+    bed.expect_state(job, "running")
+    expect(as_root(bed, "suspend", name, "--bogus").code == EXIT_USAGE, "a slip in the line")
+    files = [path for path, _, names in os.walk(bed.kept) for name in names if os.stat(os.path.join(path, name)).st_uid != bed.uid]
+    expect(not files, f"of root in the user's directory: {files}")
+    expect(ok(as_root(bed, "kill", "--grace", "0s", name)).out == "train\n", "kill")
+    expect(bed.state(job) == "exited", "it lives")
+
+
+@case
+@as_user
+def before_maintenance_and_back(bed):
+    needs_root()
+    jobs = [bed.counter(name=name, mib=16) for name in ("one", "two")]
+    others = {job["id"] for job in json.loads(ok(as_root(bed, "ps", "--all-users", "--format", "json")).out)["jobs"]
+              if job["uid"] != bed.uid and job["state"] in ("running", "suspended")}
+    if others:
+        raise Skipped("others have jobs on this machine, which this would suspend")
+    done = ok(as_root(bed, "suspend", "--all-users"))
+    expect({job for job, _ in jobs} <= set(done.out.split()), done.why())
+    for job, _ in jobs:
+        bed.expect_state(job, "suspended")
+    refused = as_root(bed, "suspend", "--all-users", "one")
+    expect(refused.code == EXIT_USAGE and "--all-users takes no job" in refused.err, refused.why())
+    ok(as_root(bed, "resume", "--all-users"))
+    for _, log in jobs:
+        log.goes_on()
+    done = ok(as_root(bed, "resume", "--all-users"))
+    expect("nothing to do" in done.err and not done.out, done.why())
+
+
+@case
+@as_user
+def a_process_of_somebodys_job(bed):
+    """It is suspended as that job, whose record says so."""
+    needs_root()
+    job, log = bed.counter(name="train", mib=16)
+    done = ok(as_root(bed, "suspend", "--pid", bed.pid(job)))
+    expect(f"is of job {job} of user {bed.uid}" in done.err and done.out == f"{job}\n", done.why())
+    bed.expect_state(job, "suspended")
+    ok(as_root(bed, "resume", "--pid", bed.pid(job)))
+    log.goes_on()
+    refused = as_root(bed, "manage", "--pid", bed.pid(job))
+    expect(refused.code != 0 and f"job {job}" in refused.err, refused.why())
+
+
+@case
+@as_user
+def what_a_user_puts_in_the_way(bed):
+    """A link to what only root may read, a pipe that nobody writes to, words for a terminal: others are still listed."""
+    needs_root()
+    job, _ = bed.counter(name="train", mib=16)
+    jobs = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs")
+    secret = os.path.join(bed.dir, "secret")
+    record = json.loads(read_text(os.path.join(jobs, job, "job.json")))
+    with open(secret, "w", encoding="utf-8") as file:
+        json.dump(record | {"id": "aaaaaaaa", "name": "secret"}, file)
+    os.chmod(secret, 0o600)
+    os.chown(secret, 0, 0)
+
+    def planted(name):
+        folder = os.path.join(jobs, name)
+        os.mkdir(folder, 0o700)
+        os.chown(folder, bed.uid, bed.uid)
+        return os.path.join(folder, "job.json")
+
+    os.symlink(secret, planted("aaaaaaaa"))
+    with open(planted("bbbbbbbb"), "w", encoding="utf-8") as file:
+        json.dump(record | {"id": "bbbbbbbb", "name": "b", "state": "exited", "argv": ["\x1b[31mred\u202e"]}, file)
+    os.chown(os.path.join(jobs, "bbbbbbbb", "job.json"), bed.uid, bed.uid)
+    seen = listed(bed, "--all")
+    expect(job in seen and "secret" not in json.dumps(seen), f"{seen}")
+    table = ok(as_root(bed, "ps", "--all-users", "--all"))
+    expect("\x1b" not in table.out + table.err and "\u202e" not in table.out, f"{table.out!a}")
+    os.mkfifo(planted("cccccccc"), 0o666)
+    start = time.monotonic()
+    done = as_root(bed, "ps", "--all-users", timeout=30)
+    expect(done.code == 0 and time.monotonic() - start < 15, done.why())
+    for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc"):
+        run(["rm", "-rf", os.path.join(jobs, name)])
+
+
+@case
+def a_process_with_nothing_to_save(bed):
+    """Neither the kernel's own threads nor what has ended become jobs."""
+    gone = subprocess.Popen(["true"])
+    wait_until(lambda: read_text(f"/proc/{gone.pid}/stat").rsplit(") ", 1)[1][:1] == "Z", "the end of a process")
+    refusals = [(gone.pid, EXIT_NOT_FOUND, r"process \d+ \(true\) has ended")]
+    if os.getuid() == 0 and read_text("/proc/2/comm") == "kthreadd\n":
+        refusals.append((2, EXIT_USAGE, "process 2 cannot be a job: it is a thread of the kernel .kthreadd."))
+    for pid, code, words in refusals:
+        for verb in ("manage", "suspend", "checkpoint"):
+            bed.refused(code, words, verb, "--pid", pid)
+    gone.wait()
+    expect(bed.list("ps", "jobs", "--all") == [], "one became a job")
+
+
+@case
+def several_are_brought_back(bed):
+    """The way back from a drain."""
+    jobs = [bed.counter(name=name, mib=16) for name in ("one", "two")]
+    ids = [job for job, _ in jobs]
+    bed.ok("checkpoint", "one", "two")
+    refused = bed.cli("restore", "one", "nosuch")
+    expect(refused.code == EXIT_NOT_FOUND and not refused.out, refused.why())
+    bed.expect_state("one", "checkpointed")
+    for line in (("restore", "one", "two", "--name", "x"), ("restore", "--all", "--name", "x"), ("restore", "--all", "--attach")):
+        bed.refused(EXIT_USAGE, "restore: --(name|attach) takes one job", *line)
+    bed.refused(EXIT_USAGE, "restore: missing operand, expected CHECKPOINT, JOB or --all", "restore")
+    expect(bed.ok("restore", "two", "one").out.split() == ids[::-1], "not in the order in which they are named")
+    for _, log in jobs:
+        log.goes_on()
+    bed.ok("checkpoint", "--all")
+    expect(bed.ok("restore", "--all").out.split() == ids, "not all that were saved")
+    for _, log in jobs:
+        log.goes_on()
+    done = bed.ok("restore", "--all")
+    expect("nothing to do: no job is checkpointed" in done.err and not done.out, done.why())
+
+
+main()
