@@ -233,6 +233,7 @@ static const struct key {
 	  offsetof(struct brumate_conf, lock_timeout_ms) },
 	{ "Operation", "Timeout", KIND_DURATION, offsetof(struct brumate_conf, timeout_ms) },
 	{ "Operation", "KeepCopy", KIND_BOOL, offsetof(struct brumate_conf, keep_copy) },
+	{ "Operation", "SpareCopy", KIND_BOOL, offsetof(struct brumate_conf, spare_copy) },
 	{ "Operation", "TcpClose", KIND_BOOL, offsetof(struct brumate_conf, tcp_close) },
 	{ "Broker", "IdleTimeout", KIND_DURATION, offsetof(struct brumate_conf, idle_timeout_ms) },
 	{ "Broker", "Pool", KIND_BYTES, offsetof(struct brumate_conf, pool_bytes) },

@@ -53,6 +53,7 @@ struct brumate_conf {
 	/* [Operation] */
 	uint64_t lock_timeout_ms; /* LockTimeout=10s: limit for the driver to stop a process */
 	uint64_t timeout_ms; /* Timeout=0: for a whole suspend, checkpoint or restore; 0 = none */
+	bool spare_copy;     /* SpareCopy=yes: keep it while nobody needs its memory */
 	bool keep_copy;	     /* KeepCopy=no: keep the host copy of a job that is resumed */
 	bool tcp_close; /* TcpClose=no: close TCP connections at checkpoint instead of keeping them */
 
@@ -93,6 +94,7 @@ struct brumate_conf {
 				.idle_timeout_ms = 60000, \
 				.wake_wait_ms = 60000,    \
 				.log_bytes = 1ull << 30,  \
+				.spare_copy = true,       \
 				.prepare = true,          \
 				.prepare_gpu = true,      \
 				.digests = true })

@@ -394,19 +394,25 @@ static int serve_prepare(void *arg, struct wire_call_context *call, json_t *para
 	const struct dev_backend *backend;
 	auto_close int fd = wire_call_take_fd(call, 0);
 	auto_free pid_t *pids = NULL;
+	struct prepare_request request = { 0 };
 	struct prepared prepared;
-	bool may_open = false;
-	size_t n = 0;
+	int64_t kept = 0;
 
 	if (fd < 0)
 		return brumate_fail(err, EINVAL, "prepare: no pipe came with the call");
-	int r = get_pids(parameters, &pids, &n, err);
+	int r = get_pids(parameters, &pids, &request.n, err);
 	if (r == 0)
-		r = wire_get_bool(parameters, "yields", &may_open, err);
+		r = wire_get_bool(parameters, "yields", &request.may_open, err);
+	if (r == 0)
+		r = wire_get_int(parameters, "kept", 0, INT64_MAX, &kept, err);
+	if (r == 0)
+		r = wire_get_bool(parameters, "spare", &request.spare, err);
+	request.pids = pids;
+	request.kept_bytes = (uint64_t)kept;
 	if (r == 0)
 		r = use_driver(b, &backend, NULL, err);
 	if (r == 0)
-		r = preparer_add(b->preparer, take_fd(&fd), pids, n, may_open, &prepared, err);
+		r = preparer_add(b->preparer, take_fd(&fd), &request, &prepared, err);
 	return r < 0 ? r : reply_with(call, prepared_to_json(&prepared), err);
 }
 
@@ -512,6 +518,20 @@ static bool is_idle(void *arg, uint64_t *ret_since_ns)
 	return sessions_busy(b->sessions, ret_since_ns) == 0;
 }
 
+static uint64_t spare_bytes(void *arg)
+{
+	const struct broker *b = arg;
+
+	return preparer_spare_bytes(b->preparer);
+}
+
+static uint64_t recall_spare(void *arg)
+{
+	const struct broker *b = arg;
+
+	return preparer_recall_spare(b->preparer);
+}
+
 static bool close_gpus(void *arg, uint32_t timeout_ms)
 {
 	struct broker *b = arg;
@@ -549,6 +569,8 @@ int broker_new(struct broker **ret, const struct broker_options *o, struct bruma
 						 .wake_fd = b->wake_fd };
 	if (r == 0)
 		r = preparer_new(&b->preparer, &prepare, err);
+	if (r == 0)
+		pool_set_spare(b->pool, &(struct pool_spare){ spare_bytes, recall_spare, b });
 	if (r < 0)
 		broker_free(b);
 	else

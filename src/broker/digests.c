@@ -281,7 +281,7 @@ static int end_digests(struct lane *l, const struct run *run, struct dev_digeste
 		r = digests_learn(t, run->offset, digests, zero, n, err);
 	if (r < 0)
 		return r;
-	if (t->to_host && t->host && !t->host->sparse)
+	if (t->to_host && t->host && t->settled)
 		digests_want(t, run->offset, run->bytes);
 	pthread_mutex_lock(&t->lock);
 	l->digested_bytes += run->bytes;

@@ -4,6 +4,7 @@
  * available, populated, pinned and leased; and the directory on a disk for what does not fit into memory. See pool.h.
  */
 #include "broker/pool.h"
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/huge-pages.h"
@@ -25,6 +26,7 @@
 #include <sys/mman.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MIB (1ull << 20)
@@ -37,6 +39,7 @@ enum {
 	SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
 	PREFER_NODE = 1,       /* MPOL_PREFERRED */
 	HUGE_2MIB = 21u << 26, /* MFD_HUGE_2MB */
+	RECALL_MS = 500,       /* what is not released by then is not waited for */
 };
 
 struct pool {
@@ -47,6 +50,7 @@ struct pool {
 	atomic_bool
 		hugetlb_refused; /* the cgroup's limit does not allow us all reserved huge pages */
 
+	struct pool_spare spare;
 	pthread_mutex_t lock;		  /* of all below */
 	struct segment *segments;	  /* all but foreign ones */
 	uint64_t pinned_bytes;		  /* or about to be pinned */
@@ -687,11 +691,30 @@ int segment_lease(struct segment *s, bool written, struct brumate_error *err)
 	return take_fd(&fd);
 }
 
+void pool_set_spare(struct pool *p, const struct pool_spare *spare)
+{
+	p->spare = *spare;
+}
+
+/* Where there is too little memory, waits for spare host copies to be released, of which nothing tells. */
+bool pool_make_room(struct pool *p, size_t n, uint64_t bytes)
+{
+	uint64_t deadline_ns = deadline_in_ms(RECALL_MS);
+	bool has = pool_has_room(p, n, bytes);
+
+	if (has || !p->spare.recall || !p->spare.recall(p->spare.arg))
+		return has;
+	while (!(has = pool_has_room(p, n, bytes)) && deadline_left_ms(deadline_ns))
+		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS }, NULL);
+	return has;
+}
+
 int pool_take(struct pool *p, struct segment **ret, size_t n, uint64_t bytes, const int *nodes,
 	      struct brumate_error *err)
 {
 	size_t i = 0, in_memory = 0;
 
+	pool_make_room(p, n, bytes);
 	pthread_mutex_lock(&p->lock);
 	end_leases(p);
 	int r = divide(p, n, bytes, &in_memory, err);
@@ -996,7 +1019,7 @@ void pool_unpin(struct pool *p)
 
 void pool_info(struct pool *p, struct pool_info *ret)
 {
-	uint64_t disk_bytes = 0;
+	uint64_t disk_bytes = 0, spare = p->spare.bytes ? p->spare.bytes(p->spare.arg) : 0;
 
 	if (disk_free_bytes(p, &disk_bytes, NULL) < 0)
 		disk_bytes = 0;
@@ -1008,7 +1031,7 @@ void pool_info(struct pool *p, struct pool_info *ret)
 				   .leased_bytes = count_owned(p, SEGMENT_LEASED),
 				   .free_bytes = free_bytes,
 				   .free_pinned_bytes = count_free_pinned(p),
-				   .memory_bytes = memory_left(p) + free_bytes,
+				   .memory_bytes = memory_left(p) + free_bytes + spare,
 				   .disk_bytes = disk_bytes,
 				   .disk = p->disk };
 	pthread_mutex_unlock(&p->lock);

@@ -83,6 +83,17 @@ int pool_new(struct pool **ret, const struct pool_options *o, struct brumate_err
 void pool_free(struct pool *p);
 void pool_info(struct pool *p, struct pool_info *ret);
 
+/** Host copies whose holders release them when they are asked to. */
+struct pool_spare {
+	uint64_t (*bytes)(void *arg);
+	uint64_t (*recall)(
+		void *arg); /* has all of them released, soon; returns how much that is */
+	void *arg;
+};
+/** Before the first segment is taken: who knows of spare host copies. They count as room, and are recalled when that is
+ * needed. */
+void pool_set_spare(struct pool *p, const struct pool_spare *spare);
+
 /** The size of segments for a copy of @total_bytes. Pure. */
 uint64_t pool_segment_bytes(uint64_t total_bytes);
 
@@ -95,6 +106,8 @@ int pool_take(struct pool *p, struct segment **ret, size_t n, uint64_t bytes, co
 	      struct brumate_error *err);
 /** Whether pool_take() would have all of them in memory. */
 bool pool_has_room(struct pool *p, size_t n, uint64_t bytes);
+/** The same, once spare host copies are released, if that is needed. May take half a second. */
+bool pool_make_room(struct pool *p, size_t n, uint64_t bytes);
 /** Takes @n segments of @bytes that have no pages and count as nothing: for what reads as zeros. */
 int pool_take_blank(struct pool *p, struct segment **ret, size_t n, uint64_t bytes,
 		    const int *nodes, struct brumate_error *err);

@@ -61,6 +61,8 @@ struct client {
 	uint8_t gpus[DEV_GPUS_MAX][DEV_UUID_BYTES];
 	size_t n_gpus;
 	bool may_open, told_open; /* open GPUs for it; it was informed that they are open */
+	uint64_t kept_bytes;	  /* of a host copy that it holds */
+	bool spare;		  /* which it releases when it is hung up on */
 	struct pool_kind wants[DEV_GPUS_MAX]; /* one for each node */
 	size_t n_wants;
 };
@@ -364,7 +366,7 @@ static uint64_t measure_client(struct client *c, const struct dev_backend *b)
 		}
 		total += process.used_bytes;
 	}
-	if (total < WORTH_BYTES)
+	if (total < WORTH_BYTES || c->kept_bytes)
 		c->n_wants = 0;
 	for (size_t i = 0; i < c->n_wants; i++)
 		c->wants[i].segment_bytes = pool_segment_bytes(total);
@@ -402,7 +404,42 @@ static void hang_up(struct client *c)
 {
 	cleanup_close(&c->fd);
 	c->until_ns = deadline_in_ms(LINGER_MS);
-	c->told_open = false;
+	c->told_open = c->spare = false;
+}
+
+/* ---- host copies that clients keep while nobody needs the memory ---- */
+
+/* Under the lock. */
+static uint64_t count_spare(const struct preparer *p)
+{
+	uint64_t bytes = 0;
+
+	for (size_t i = 0; i < p->n; i++)
+		bytes +=
+			p->clients[i].spare && p->clients[i].fd >= 0 ? p->clients[i].kept_bytes : 0;
+	return bytes;
+}
+
+uint64_t preparer_spare_bytes(struct preparer *p)
+{
+	pthread_mutex_lock(&p->lock);
+	uint64_t bytes = count_spare(p);
+	pthread_mutex_unlock(&p->lock);
+	return bytes;
+}
+
+uint64_t preparer_recall_spare(struct preparer *p)
+{
+	pthread_mutex_lock(&p->lock);
+	uint64_t bytes = count_spare(p);
+	for (size_t i = 0; i < p->n; i++)
+		if (p->clients[i].spare && p->clients[i].fd >= 0)
+			hang_up(&p->clients[i]);
+	pthread_mutex_unlock(&p->lock);
+	if (bytes)
+		log_info("memory is short: host copies of running jobs are given back bytes=%llu",
+			 (unsigned long long)bytes);
+	return bytes;
 }
 
 /* Under the lock: ends earlier requests for the same processes. */
@@ -572,9 +609,12 @@ static int work_once(struct preparer *p, bool pressed)
 	if (late)
 		keeping_yield(&p->keeping, 0);
 	uint64_t held = pool_free_bytes(p->o.pool), room = room_bytes(p);
-	uint64_t budget = prepare_budget(room, held);
+	uint64_t spare = preparer_spare_bytes(p), budget = prepare_budget(room, held + spare);
 	if (pressed)
 		note_pressure(p, held);
+	if (pressed || spare > budget)
+		preparer_recall_spare(p);
+	budget -= spare < budget ? spare : budget;
 	pool_trim(p->o.pool, pressed ? 0 : budget);
 	/* After a copy, surplus memory is kept for a while: another copy may follow. */
 	if (idle && deadline_left_ms(idle_since_ns + KEEP_MS * NS_PER_MS) == 0)
@@ -587,7 +627,7 @@ static int work_once(struct preparer *p, bool pressed)
 		return 0;
 	if (idle && wanted && p->o.gpus && keeping_pin(&p->keeping))
 		return 0;
-	return held ? prepare_pause_ms(room) : wanted ? PAUSE_MOST_MS : -1;
+	return held || spare ? prepare_pause_ms(room) : wanted ? PAUSE_MOST_MS : -1;
 }
 
 static bool wait_once(struct preparer *p, int pause_ms)
@@ -686,12 +726,17 @@ static int prepare_client(struct preparer *p, struct client *c, struct prepared 
 	return 0;
 }
 
-int preparer_add(struct preparer *p, int fd, const pid_t *pids, size_t n, bool may_open,
+int preparer_add(struct preparer *p, int fd, const struct prepare_request *request,
 		 struct prepared *ret, struct brumate_error *err)
 {
-	struct client c = {
-		.fd = fd, .pids = calloc(n + 1, sizeof(*pids)), .n = n, .may_open = may_open
-	};
+	const pid_t *pids = request->pids;
+	const size_t n = request->n;
+	struct client c = { .fd = fd,
+			    .pids = calloc(n + 1, sizeof(*pids)),
+			    .n = n,
+			    .may_open = request->may_open,
+			    .kept_bytes = request->kept_bytes,
+			    .spare = request->spare };
 	int r = c.pids ? 0 : brumate_fail(err, ENOMEM, "prepare: %m");
 
 	*ret = (struct prepared){ 0 };

@@ -47,14 +47,28 @@ struct prepared {
 	} open[DEV_GPUS_MAX];
 };
 
+/** What a client says. */
+struct prepare_request {
+	const pid_t *pids; /* borrowed */
+	size_t n;
+	bool may_open;
+	uint64_t kept_bytes; /* of a host copy that the client holds: then it wants no more */
+	bool spare;	     /* which it releases when its connection is closed */
+};
+
 /**
- * Registers a client: memory is wanted for copies of the device memory of @pids as long as the other end of @fd
- * (taken) is open. Replaces an earlier request for the same processes. @may_open: GPUs may be kept open for it, as
+ * Registers a client: memory is wanted for copies of the device memory of its processes as long as the other end of @fd
+ * (taken) is open. Replaces an earlier request for the same processes. may_open: GPUs may be kept open for it, as
  * programs that run short of the memory that this takes call preparer_yield(). Our end of @fd is closed when the
  * client should ask again because the answer has changed. The driver is initialised.
  */
-int preparer_add(struct preparer *p, int fd, const pid_t *pids, size_t n, bool may_open,
+int preparer_add(struct preparer *p, int fd, const struct prepare_request *request,
 		 struct prepared *ret, struct brumate_error *err);
+
+/** Bytes of host copies that clients would release. */
+uint64_t preparer_spare_bytes(struct preparer *p);
+/** Has all of them released, which takes a moment. Returns how much that is. */
+uint64_t preparer_recall_spare(struct preparer *p);
 
 /** Closes the GPUs that are kept open, as a program is short of their memory. Returns whether none is open. */
 bool preparer_yield(struct preparer *p);

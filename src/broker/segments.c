@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { THREADS_MAX = 8 };
@@ -160,6 +161,17 @@ static void want_part(struct segments *h, struct host_part *p)
 								  : HOST_PART_PREPARING;
 	p->work.run = run_part;
 	work_queue_add(h->workers, &p->work);
+}
+
+size_t segments_count_empty(const struct segments *h, const bool *needed)
+{
+	struct stat st;
+	size_t n = 0;
+
+	for (size_t i = 0; i < h->n_segments; i++)
+		n += (!needed || needed[i]) && fstat(h->parts[i].segment->fd, &st) == 0 &&
+		     !st.st_blocks;
+	return n;
 }
 
 void segments_want(struct segments *h, size_t first, size_t end)

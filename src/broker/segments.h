@@ -73,6 +73,8 @@ int segments_adopt(struct segments **ret, struct gpus *gpus, uint64_t total_byte
 /** Releases the segments. Accepts NULL. */
 void segments_free(struct segments *h);
 
+/** How many segments of a copy that others hold have no pages: those of @needed, or of all if that is NULL. */
+size_t segments_count_empty(const struct segments *h, const bool *needed);
 /** Requests that these segments are made ready, in this order. Segments that are ready or requested already are
  * skipped. */
 void segments_want(struct segments *h, size_t first, size_t end);

@@ -946,12 +946,39 @@ static void *run_copying(void *arg)
 	return NULL;
 }
 
+static int fail_growth(struct brumate_error *err)
+{
+	return brumate_fail(err, ENOSPC, "host copy: memory is too short for what was zero in it");
+}
+
+/* A base is in memory. The pages that it lacks take more, of which the pool does not know. */
+static int check_growth(struct transfer *t, const bool *needed, struct brumate_error *err)
+{
+	const size_t n = segments_count_empty(t->host, needed);
+
+	return !n || pool_make_room(gpus_pool(t->gpus), n, t->host->segment_bytes)
+		       ? 0
+		       : fail_growth(err);
+}
+
+/* Whether it is to be seen first how much a base grows. */
+static bool may_grow_too_much(const struct transfer *t)
+{
+	const size_t n = t->flags & TRANSFER_BASE && !t->host->spilled
+				 ? segments_count_empty(t->host, NULL)
+				 : 0;
+
+	return n && !pool_has_room(gpus_pool(t->gpus), n, t->host->segment_bytes);
+}
+
 /* For a copy that would not fit into memory if nothing in it was zero: takes what it needs. No copy has begun yet, so if
  * there is too little room, that shows at once. */
 static int settle_host(struct transfer *t, struct brumate_error *err)
 {
 	auto_free bool *needed = digests_find_needed(t);
-	int r = needed ? segments_settle(t->host, needed, err) : brumate_fail(err, ENOMEM, "%m");
+	int r = !needed		  ? brumate_fail(err, ENOMEM, "%m")
+		: t->host->sparse ? segments_settle(t->host, needed, err)
+				  : check_growth(t, needed, err);
 
 	if (r == 0)
 		digests_want(t, 0, t->total_bytes);
@@ -1207,11 +1234,14 @@ int transfer_start(struct transfer *t, struct segments *host, bool early, struct
 	if (host)
 		t->host = host;
 	t->early = early;
+	bool grows = t->host && t->to_host && may_grow_too_much(t);
+	if (grows && t->flags & TRANSFER_WITH_DIGESTS && !(t->flags & TRANSFER_LIVE))
+		t->settled = false;
 	if (t->host && !t->to_host && digests_are_known(t))
 		t->host->needs_ring = digests_want(t, 0, t->total_bytes);
 	else if (t->host && !t->to_host)
 		segments_want(t->host, 0, t->host->n_segments);
-	int r = t->host ? start_workers(t, err) : 0;
+	int r = grows && t->settled ? fail_growth(err) : t->host ? start_workers(t, err) : 0;
 	if (r == 0 && t->state == TRANSFER_WAITING)
 		t->state = TRANSFER_RUNNING;
 	pthread_cond_broadcast(&t->changed);

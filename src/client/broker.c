@@ -488,7 +488,7 @@ static int parse_open(json_t *reply, struct broker_prepared *ret, struct brumate
 	return r;
 }
 
-int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, bool yields,
+int broker_client_prepare(struct broker_client *b, const struct broker_prepare *request,
 			  struct broker_prepared *ret, int *ret_fd, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
@@ -499,10 +499,12 @@ int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, 
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return brumate_fail(err, errno, "pipe: %m");
 	auto_close int theirs = ends[0], ours = ends[1];
-	int r = call_with_fd(
-		b, "io.brumate.broker.Prepare",
-		json_pack("{s:o, s:b}", "pids", pids_to_json(pids, n), "yields", yields), theirs,
-		DRIVER_TIMEOUT_MS, &reply, err);
+	json_t *parameters = json_pack("{s:o, s:b, s:I, s:b}", "pids",
+				       pids_to_json(request->pids, request->n), "yields",
+				       request->yields, "kept", (json_int_t)request->kept_bytes,
+				       "spare", request->spare);
+	int r = call_with_fd(b, "io.brumate.broker.Prepare", parameters, theirs, DRIVER_TIMEOUT_MS,
+			     &reply, err);
 	if (r == 0)
 		r = get_bytes(reply, "bytes", &ret->bytes, err);
 	if (r == 0)

@@ -86,6 +86,15 @@ int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret
 /** @ret has room for @n. */
 int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n,
 			struct dev_process *ret, struct brumate_error *err);
+/** For whom memory is to be ready. */
+struct broker_prepare {
+	const pid_t *pids; /* borrowed */
+	size_t n;
+	bool yields;	     /* as below */
+	uint64_t kept_bytes; /* of a host copy that is held already */
+	bool spare;	     /* which is released when the broker hangs up */
+};
+
 /** What the broker has ready. */
 struct broker_prepared {
 	uint64_t bytes; /* that the processes have; 0: too little to be worth it */
@@ -95,11 +104,11 @@ struct broker_prepared {
 };
 
 /**
- * Has memory made ready for copies of what @pids have on GPUs, for as long as @ret_fd (owned) is open; -1: they have
- * too little for that. The broker hangs up when it is to be asked again. @yields: the caller calls
+ * Has memory made ready for copies of what these processes have on GPUs, for as long as @ret_fd (owned) is open; -1: they have
+ * too little for that. The broker hangs up when it is to be asked again. With yields the caller calls
  * broker_client_yield() when a program lacks the memory that open GPUs take.
  */
-int broker_client_prepare(struct broker_client *b, const pid_t *pids, size_t n, bool yields,
+int broker_client_prepare(struct broker_client *b, const struct broker_prepare *request,
 			  struct broker_prepared *ret, int *ret_fd, struct brumate_error *err);
 /** Whether it is to be asked again, as it has hung up @fd of broker_client_prepare(), or has ended. -1: as well. */
 bool broker_has_hung_up(int fd);

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 enum {
 	OPEN_TIMEOUT_MS = 60000, /* the broker may have to load the driver */
@@ -66,6 +67,17 @@ bool host_copy_is_spilled(const struct host_copy *c)
 bool host_copy_is_on_disk(const struct host_copy *c, size_t i)
 {
 	return host_copy_is_spilled(c) && spill_is_segment(c->segments[i], c->segment_bytes);
+}
+
+uint64_t host_copy_memory_bytes(const struct host_copy *c)
+{
+	uint64_t bytes = 0;
+	struct stat st;
+
+	for (size_t i = 0; i < host_copy_n_segments(c); i++)
+		if (!host_copy_is_on_disk(c, i) && fstat(c->segments[i], &st) == 0)
+			bytes += (uint64_t)st.st_blocks * 512;
+	return bytes;
 }
 
 uint64_t host_copy_disk_bytes(const struct host_copy *c)

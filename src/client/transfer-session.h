@@ -45,7 +45,9 @@ size_t host_copy_n_segments(const struct host_copy *c);
 bool host_copy_is_spilled(const struct host_copy *c);
 /** Whether segment @i is. */
 bool host_copy_is_on_disk(const struct host_copy *c, size_t i);
-/** Bytes of it that are. */
+/** Bytes of memory that its segments take. */
+uint64_t host_copy_memory_bytes(const struct host_copy *c);
+/** Bytes of it that are on a disk. */
 uint64_t host_copy_disk_bytes(const struct host_copy *c);
 DEFINE_AUTO_FINI(struct host_copy, host_copy_fini)
 

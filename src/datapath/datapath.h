@@ -105,6 +105,7 @@ struct datapath {
 	uint32_t lock_timeout_ms; /* for closing a gate, if the progress has no deadline */
 	bool force;	    /* proceed although some memory cannot be taken apart by the library */
 	bool keep_copy;	    /* turn the host copy into the baseline when the program runs again */
+	bool spare_copy;    /* the same, while the memory that it takes is not needed elsewhere */
 	bool drop_baseline; /* drop the previous baseline then */
 	enum datapath_copy {
 		DATAPATH_COPY_FIRST, /* the program resumes after its memory was copied out */

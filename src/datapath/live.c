@@ -82,7 +82,7 @@ static int copy_fresh(struct live *l, struct transfer_client *s,
 	if (r < 0)
 		return r;
 	l->d->live_baseline = true;
-	v->baseline = (struct vault_baseline){ take_ptr(&l->pieces), l->n, copy };
+	v->baseline = (struct vault_baseline){ take_ptr(&l->pieces), l->n, copy, false };
 	return 0;
 }
 

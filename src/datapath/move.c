@@ -44,6 +44,7 @@ struct move {
 	int *fds;	       /* of device memory: borrowed on the way out, owned on the way in */
 	bool ahead;	       /* fds arrive during the transfer, under the lock */
 	struct host_copy copy; /* made here */
+	struct host_copy given_up;    /* out: a baseline that has grown too large */
 	const struct host_copy *from; /* in: the copy to read, the vault's or @copy */
 	atomic_uint_fast64_t done_bytes;
 	atomic_bool stop;
@@ -60,7 +61,7 @@ struct move {
 	enum { EARLY_FREE, EARLY_USED, EARLY_NO_MORE } use;
 
 	/* under the lock: for an early start on the way out */
-	size_t n_given;	 /* of the first pieces */
+	size_t n_given; /* of the first pieces */
 	bool not_parked; /* the vault does not have the pieces yet, so the sink cannot tell their owners */
 
 	/* under the lock: for a snapshot on the way out */
@@ -608,9 +609,25 @@ static int load_again(struct move *t)
 	return bring(t, true);
 }
 
+/* Memory is too short to bring the baseline up to date, and nothing of it was written: a copy of its own may lie on a
+ * disk in part. */
+static int copy_anew(struct move *t)
+{
+	log_info("the kept host copy is not used: job=%s reason=\"%s\"", t->d->owner.id,
+		 t->err.text);
+	t->given_up = t->copy;
+	t->copy = HOST_COPY_EMPTY;
+	t->way = WAY_OUT;
+	t->err = BRUMATE_ERROR_NONE;
+	return with_session(t, move);
+}
+
 static int run_transfer(struct move *t)
 {
 	int r = t->way == WAY_LOAD ? bring(t, false) : with_session(t, move);
+
+	if (r == -ENOSPC && t->way == WAY_UPDATE && !t->stop)
+		r = copy_anew(t);
 
 	if (t->unverified && (r == 0 ? !t->compared : r == -EBADMSG) && !t->stop)
 		r = load_again(t);
@@ -723,6 +740,8 @@ static struct move *join_transfer(struct datapath *d)
 	if (t->started)
 		pthread_join(t->thread, NULL);
 	t->started = false;
+	if (t->given_up.n_segments)
+		vault_give_up_baseline(d->vault, &t->given_up);
 	progress_measure(d->progress, NULL, NULL, 0);
 	d->move = NULL;
 	if (t->r == 0)
@@ -846,9 +865,11 @@ int move_start_out(struct datapath *d, struct brumate_error *err)
 	int r = move_new(&t, d, WAY_OUT, err);
 	if (r < 0)
 		return r;
+	const bool spare = d->vault->baseline.spare;
 	if (vault_take_baseline(d->vault, &t->copy)) {
 		t->way = WAY_UPDATE;
-		d->keep_copy = d->keep_copy || !d->live_baseline;
+		d->keep_copy = d->keep_copy || !(d->live_baseline || spare);
+		d->spare_copy = d->spare_copy || spare;
 	}
 	t->pace = d->copy == DATAPATH_COPY_AFTER ? COPY_LATER : COPY_NOW;
 	return start_thread(d, t, err);

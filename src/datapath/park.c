@@ -18,11 +18,15 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "base/user.h"
 #include "base/workers.h"
 #include "client/broker.h"
 #include "datapath/move.h"
 #include "process/pidns.h"
+
+/* Less is copied again as fast as it is compared. */
+#define SPARE_BYTES_MIN (256ull << 20)
 
 enum {
 	EXPORT_TRIES = 3,
@@ -1110,6 +1114,16 @@ static void save_baseline(struct datapath *d)
 			 d->owner.id, err.text);
 }
 
+/* Whether the host copy becomes the baseline. If nobody asked for that, it does if it is worth it, and leaves to others at
+ * least as much memory as it takes. */
+static bool keeps_copy(const struct datapath *d)
+{
+	const uint64_t bytes =
+		d->spare_copy && !d->keep_copy ? host_copy_memory_bytes(&d->vault->copy) : 0;
+
+	return d->keep_copy || (bytes >= SPARE_BYTES_MIN && machine_room_bytes() >= bytes);
+}
+
 static void release_copy(struct datapath *d)
 {
 	struct vault *v = d->vault;
@@ -1117,13 +1131,18 @@ static void release_copy(struct datapath *d)
 
 	if (d->drop_baseline || d->live_baseline)
 		vault_drop_baseline(v);
-	if (!d->keep_copy || !v->copied) {
+	if (!v->copied || !keeps_copy(d)) {
 		vault_release_copy(v, saved);
-	} else if (!vault_make_baseline(v, saved)) {
+		return;
+	}
+	if (vault_make_baseline(v, saved)) {
+		v->baseline.spare = !d->keep_copy;
+		return;
+	}
+	if (d->keep_copy)
 		progress_note(d->progress,
 			      "the host copy is not kept: it has no digests, or lies on a disk");
-		vault_release_copy(v, saved);
-	}
+	vault_release_copy(v, saved);
 }
 
 /* Releases all but the pieces that their process only imports. */
@@ -1182,10 +1201,11 @@ static void keep_drained(struct datapath *d)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 
-	if (!d->keep_copy || vault_guard(d->vault, &d->owner, &why) == 0)
+	if (!(d->keep_copy || d->spare_copy) || vault_guard(d->vault, &d->owner, &why) == 0)
 		return;
-	progress_note(d->progress, "the host copy is not kept: %s", why.text);
-	d->keep_copy = false;
+	if (d->keep_copy)
+		progress_note(d->progress, "the host copy is not kept: %s", why.text);
+	d->keep_copy = d->spare_copy = false;
 }
 
 int park_drain(struct datapath *d, struct brumate_error *err)

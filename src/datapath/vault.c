@@ -169,8 +169,10 @@ char *vault_encode(const struct vault *v)
 	for (size_t i = 0; pieces && i < n; i++)
 		if (json_array_append_new(pieces, encode_piece(&list[i])) < 0)
 			return NULL;
-	auto_json json_t *o = json_pack("{s:i,s:O,s:O,s:b}", "version", TABLE_VERSION, "copy", copy,
-					"pieces", pieces, "kept", of_baseline || v->of_running);
+	auto_json json_t *o =
+		json_pack("{s:i,s:O,s:O,s:b,s:b}", "version", TABLE_VERSION, "copy", copy, "pieces",
+			  pieces, "kept", of_baseline || v->of_running, "spare",
+			  (of_baseline && v->baseline.spare) || v->of_spare);
 	return o ? json_dumps(o, JSON_COMPACT) : NULL;
 }
 
@@ -273,6 +275,8 @@ int vault_decode(struct vault *ret, size_t *ret_segments, const char *text, size
 		r = decode_copy(&v, &segments, o, err);
 	if (r == 0)
 		r = wire_get_bool(o, "kept", &v.of_running, err);
+	if (r == 0)
+		r = wire_get_bool(o, "spare", &v.of_spare, err);
 	if (r < 0) {
 		free(v.pieces);
 		if (err && r != -ENOMEM)
@@ -426,9 +430,10 @@ static void take_as_baseline(struct vault *v)
 {
 	if (!v->copied || !vault_make_baseline(v, NULL))
 		vault_drop_copy(v);
+	v->baseline.spare = v->of_spare;
 	free(take_ptr(&v->pieces));
 	v->n_pieces = 0;
-	v->of_running = false;
+	v->of_running = v->of_spare = false;
 }
 
 int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err)
@@ -674,7 +679,7 @@ bool vault_make_baseline(struct vault *v, struct host_copy *ret)
 		free(pieces);
 		return false;
 	}
-	v->baseline = (struct vault_baseline){ pieces, v->n_pieces, v->copy };
+	v->baseline = (struct vault_baseline){ pieces, v->n_pieces, v->copy, false };
 	v->copy = HOST_COPY_EMPTY;
 	v->copied = false;
 	return true;
@@ -714,4 +719,26 @@ bool vault_take_baseline(struct vault *v, struct host_copy *ret)
 uint64_t vault_baseline_bytes(const struct vault *v)
 {
 	return v->baseline.n_pieces ? v->baseline.copy.total_bytes : 0;
+}
+
+uint64_t vault_spare_bytes(const struct vault *v)
+{
+	return v->baseline.spare ? host_copy_memory_bytes(&v->baseline.copy) : 0;
+}
+
+bool vault_drop_spare(struct vault *v, const struct keeper_owner *owner)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (!v->baseline.spare)
+		return false;
+	if (!v->n_pieces) {
+		vault_clear(v, owner);
+		return true;
+	}
+	vault_drop_baseline(v);
+	if (vault_save(v, owner, &err) < 0)
+		log_warn("the table of memory that is held is old: job=%s reason=\"%s\"", owner->id,
+			 err.text);
+	return true;
 }

@@ -33,6 +33,7 @@ struct vault_baseline {
 	struct vault_piece *pieces; /* without fds */
 	size_t n_pieces;
 	struct host_copy copy;
+	bool spare; /* it may be released at any time while the program runs */
 };
 
 struct vault {
@@ -41,6 +42,7 @@ struct vault {
 	struct host_copy copy;		/* of all pieces, in this order; no segments: none */
 	bool copied;			/* the table on disk says that the copy is complete */
 	bool of_running;		/* as decoded: the table is of the baseline */
+	bool of_spare;			/* likewise: which may be released */
 	struct vault_baseline baseline; /* empty while there is @copy */
 	struct keeper keeper;
 };
@@ -93,6 +95,10 @@ bool vault_take_baseline(struct vault *v, struct host_copy *ret);
 bool vault_baseline_fits(const struct vault *v, const struct vault_piece *pieces, size_t n);
 /** Releases @base, which vault_take_baseline() returned. */
 void vault_give_up_baseline(struct vault *v, struct host_copy *base);
+/** Releases a baseline that is spare, of a running program. Returns whether there was one. */
+bool vault_drop_spare(struct vault *v, const struct keeper_owner *owner);
+/** How much memory a spare baseline takes; 0: there is none. */
+uint64_t vault_spare_bytes(const struct vault *v);
 /** Releases the baseline. */
 void vault_drop_baseline(struct vault *v);
 /** The length of the baseline; 0: there is none. */

@@ -2,8 +2,11 @@
 /*
  * Host memory for a copy of the job's device memory, ready before the copy is wanted: the first suspend would otherwise
  * wait for the kernel to give it out. The broker has it ready, as long as a pipe of ours is open, and decides how
- * much. The shim says for which processes, once the job has run for a while, and again when they have changed. A job
- * whose copy is kept needs none, nor one that does not run.
+ * much. The shim says for which processes, once the job has run for a while, and again when they have changed; and how much
+ * of a host copy it keeps. A job that does not run needs none.
+ *
+ * A spare host copy is released when the broker hangs up, as it does when another process needs the memory: it alone
+ * knows. So a copy that the broker does not know of is released, too.
  *
  * Where all agents of the job ask for room (room.c), the broker may keep the GPUs open for it. It hangs up where that
  * is to be another way by now.
@@ -42,15 +45,14 @@ static void let_go(struct shim_prepare *p)
 	cleanup_close(&p->kept_fd);
 	free(take_ptr(&p->pids));
 	p->n_pids = 0;
+	p->kept_bytes = 0;
 }
 
 void prepare_init(struct shim *s)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 
-	s->prepare = (struct shim_prepare){ .fd = -1,
-					    .kept_fd = -1,
-					    .room = { .at = ROOM_NONE } };
+	s->prepare = (struct shim_prepare){ .fd = -1, .kept_fd = -1, .room = { .at = ROOM_NONE } };
 	if (conf_load(&conf, NULL) < 0 || !conf.prepare)
 		return;
 	s->prepare.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
@@ -76,11 +78,36 @@ static void take_answer(struct shim_prepare *p)
 		room_close(&p->room.at);
 }
 
+/* How much of a host copy the job keeps. Under the lock, and not during an operation. */
+static uint64_t find_kept(const struct shim *s, bool *ret_spare)
+{
+	uint64_t spare = vault_spare_bytes(&s->vault);
+
+	*ret_spare = spare;
+	return spare ? spare : vault_baseline_bytes(&s->vault);
+}
+
+/* Not during an operation, which may be about to use it; what is left of it then is looked at again. */
+static void give_spare_back(struct shim *s)
+{
+	pthread_mutex_lock(&s->lock);
+	const struct keeper_owner owner = op_owner(&s->job);
+	const bool given = !s->busy && vault_drop_spare(&s->vault, &owner);
+	if (given) {
+		s->job.kept_bytes = 0;
+		job_save(&s->job, NULL);
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (given)
+		log_info("the host copy of the running job is given back: job=%s", s->job.id);
+}
+
 /* Those who look how much there is are not to count on what is going. */
 void prepare_hung_up(struct shim *s)
 {
 	struct shim_prepare *p = &s->prepare;
 
+	give_spare_back(s);
 	p->gives_back = p->gives_back || p->room.at.held_fd >= 0;
 	room_tell(&p->room.at, NULL, 0);
 	let_go(p);
@@ -94,24 +121,33 @@ void prepare_update(struct shim *s)
 {
 	struct shim_prepare *p = &s->prepare;
 
+	if (p->fd < 0)
+		give_spare_back(s);
 	if (p->fd < 0 || p->task.state == TASK_WORKING || !room_settle(&p->room))
 		return;
 	task_join(&p->task);
 	take_answer(p);
+	if (p->unwatched)
+		give_spare_back(s);
+	p->unwatched = false;
 	pthread_mutex_lock(&s->lock);
 	/* During an operation what is ready stays ready: a suspend is about to use it. */
-	const bool wants = s->busy ? p->armed
-				   : s->job.state == JOB_RUNNING &&
-					     s->job.data_path == JOB_DATA_BROKER &&
-					     !vault_baseline_bytes(&s->vault);
+	const bool wants =
+		s->busy ? p->armed
+			: s->job.state == JOB_RUNNING && s->job.data_path == JOB_DATA_BROKER;
+	bool spare = false;
+	const bool news = !s->busy && find_kept(s, &spare) != p->kept_bytes && spare;
 	pthread_mutex_unlock(&s->lock);
 	if (wants && !p->armed)
 		p->pause_ms = p->asked ? AGAIN_MS : FIRST_MS;
+	const bool soon = wants && news && p->pause_ms != HUNG_UP_MS;
+	if (soon)
+		p->pause_ms = HUNG_UP_MS;
 	if (!wants) {
 		let_go(p);
 		room_close(&p->room.at);
 	}
-	if (wants != p->armed)
+	if (wants != p->armed || soon)
 		set_timer(p, wants);
 }
 
@@ -141,14 +177,15 @@ static bool all_ask_for_room(const struct shim_prepare *p, const struct proc_tre
 	return any;
 }
 
-/* The members of the job (owned), in order. */
-static pid_t *find_pids(struct shim *s, size_t *ret_n, bool *ret_simulated, bool *ret_ask)
+/* The members of the job (owned), in order; and what is kept of their memory. */
+static pid_t *find_pids(struct shim *s, struct broker_prepare *ret, bool *ret_simulated)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 
 	pthread_mutex_lock(&s->lock);
 	const struct proc_members members = job_members(&s->job);
 	*ret_simulated = s->job.simulated;
+	ret->kept_bytes = s->busy ? s->prepare.kept_bytes : find_kept(s, &ret->spare);
 	pthread_mutex_unlock(&s->lock);
 	if (proc_members_read(&tree, &members, NULL) < 0)
 		return NULL;
@@ -157,20 +194,21 @@ static pid_t *find_pids(struct shim *s, size_t *ret_n, bool *ret_simulated, bool
 		pids[i] = tree.items[i].id.pid;
 	if (pids)
 		qsort(pids, tree.n, sizeof(*pids), compare_pids);
-	*ret_n = tree.n;
-	*ret_ask = s->prepare.listens && all_ask_for_room(&s->prepare, &tree);
+	ret->pids = pids;
+	ret->n = tree.n;
+	ret->yields = s->prepare.listens && all_ask_for_room(&s->prepare, &tree);
 	return pids;
 }
 
-static int ask_broker(struct shim_prepare *p, const pid_t *pids, size_t n, bool simulated,
-		      bool yields, struct brumate_error *err)
+static int ask_broker(struct shim_prepare *p, const struct broker_prepare *request, bool simulated,
+		      struct brumate_error *err)
 {
 	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
 	int fd = -1;
 	int r = broker_client_open(&b, simulated, err);
 
 	if (r == 0)
-		r = broker_client_prepare(&b, pids, n, yields, &p->answer, &fd, err);
+		r = broker_client_prepare(&b, request, &p->answer, &fd, err);
 	if (r < 0)
 		return r;
 	p->little = fd < 0;
@@ -186,24 +224,27 @@ static void *look(void *arg)
 	struct shim *s = arg;
 	struct shim_prepare *p = &s->prepare;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	size_t n = 0;
-	bool simulated, ask = false;
-	auto_free pid_t *pids = find_pids(s, &n, &simulated, &ask);
+	struct broker_prepare request = { 0 };
+	bool simulated;
+	auto_free pid_t *pids = find_pids(s, &request, &simulated);
 
 	if (p->gives_back)
 		room_give_back(simulated);
 	p->gives_back = false;
-	if (pids && (broker_has_hung_up(p->kept_fd) || n != p->n_pids ||
-		     memcmp(pids, p->pids, n * sizeof(*pids)))) {
+	if (pids && (broker_has_hung_up(p->kept_fd) || request.n != p->n_pids ||
+		     request.kept_bytes != p->kept_bytes ||
+		     memcmp(pids, p->pids, request.n * sizeof(*pids)))) {
 		p->asked = true;
-		if (ask_broker(p, pids, n, simulated, ask, &err) < 0) {
+		if (ask_broker(p, &request, simulated, &err) < 0) {
 			p->answer.n_open = 0;
 			p->answered = true;
 			log_debug("no memory is made ready: reason=\"%s\"", err.text);
 		} else if (p->kept_fd >= 0) {
 			p->pids = take_ptr(&pids);
-			p->n_pids = n;
+			p->n_pids = request.n;
+			p->kept_bytes = request.kept_bytes;
 		}
+		p->unwatched = request.spare && p->kept_fd < 0;
 	}
 	p->task.state = TASK_DONE;
 	shim_wake(s);

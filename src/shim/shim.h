@@ -76,9 +76,11 @@ struct shim {
 		int kept_fd; /* as long as it is open the broker has memory ready; -1: it has none */
 		pid_t *pids; /* for these */
 		size_t n_pids;
-		bool little;   /* they have too little for it */
-		bool may_open; /* GPUs for that */
-		bool listens; /* processes that may need the memory which this takes can ask for it */
+		uint64_t kept_bytes; /* of the job's host copy, as the broker knows them */
+		bool unwatched;	 /* the broker does not know of a spare host copy */
+		bool little;	 /* they have too little for it */
+		bool may_open;	 /* GPUs for that */
+		bool listens;	 /* processes that may need the memory which this takes can ask for it */
 		bool gives_back; /* GPUs were open, and are to be no more */
 		bool asked, answered;
 		struct broker_prepared answer;

@@ -46,6 +46,67 @@ def only_what_changed_is_copied(bed):
     check(bed, job, log)
 
 
+# A copy that nobody asked to be kept, of a job that is large enough.
+
+LARGE_MIB = 288
+
+
+def configure(bed, text):
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def kept(bed, job):
+    return bed.job(job)["kept_bytes"]
+
+
+@case
+def a_copy_stays_while_nobody_needs_its_memory(bed):
+    configure(bed, f"[Broker]\nMemory={LARGE_MIB + 128}M\n")
+    job, log = bench_job(bed, "--change", "5", mib=LARGE_MIB)
+    other, other_log = bench_job(bed, "--gpu", "1", mib=LARGE_MIB)
+    for again in range(3):
+        summary = bed.operation("suspend", job)
+        expect(not again or copied(summary) <= 32 * MIB, f"copied {copied(summary)}: {summary}")
+        bed.operation("resume", job)
+        expect(kept(bed, job), "the copy was not kept")
+        check(bed, job, log)
+        change(bed, job, log)
+    os.kill(bed.shim(job), signal.SIGKILL)
+    wait_until(lambda: bed.shim(job) and bed.operation("suspend", job)["unchanged_bytes"], "the next shim to use the copy")
+    bed.operation("resume", job)
+    expect(kept(bed, job), "the copy was not kept")
+    summary = bed.operation("suspend", other)
+    expect(summary["disk_bytes"] == 0, f"memory that was held for a running job was missed: {summary}")
+    wait_until(lambda: not kept(bed, job), "the copy to be given back")
+    bed.operation("resume", other)
+    for which, its_log in ((job, log), (other, other_log)):
+        check(bed, which, its_log)
+    configure(bed, "[Operation]\nSpareCopy=no\n")
+    bed.operation("suspend", other)
+    bed.operation("resume", other)
+    expect(not kept(bed, other), "a copy was kept all the same")
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+
+
+@case
+def a_copy_goes_with_the_broker_that_looks_after_it(bed):
+    """As nobody would know who needs its memory."""
+    job, log = bench_job(bed, mib=LARGE_MIB)
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    expect(kept(bed, job), "the copy was not kept")
+    wait_until(lambda: bed.broker(), "a broker")
+    broker = bed.broker()
+    os.kill(broker, signal.SIGKILL)
+    wait_until(lambda: not process_start(broker), "the end of the broker")
+    check(bed, job, log)
+    bed.operation("suspend", job)
+    bed.operation("resume", job)
+    check(bed, job, log)
+
+
 @case
 def checkpoints_of_what_changed(bed):
     """The host copy of one checkpoint is what the next is made from, and each is right by itself."""

@@ -139,10 +139,10 @@ def what_cannot_be_read_stays(bed):
     log.goes_on()
 
 
-def reserving(bed):
+def reserving(bed, *options):
     """A job whose memory is zero but for a few MiB: its id and its log."""
-    argv = [bed.program("bench-job"), "--mib", 4, "--piece-kib", 2048, "--zero-mib", 160]
-    job = bed.run(argv, name="reserves")
+    argv = [bed.program("bench-job"), "--mib", 4, "--piece-kib", 2048, "--zero-mib", 160, *options]
+    job = bed.run(argv)
     log = bed.log(job)
     log.wait_for("^ready ")
     return job, log
@@ -171,6 +171,33 @@ def what_is_reserved_does_not_count(bed):
                 expect_right(bed, job, log)
         os.kill(bed.job(job)["pid"], signal.SIGKILL)
         bed.wait_state(job, ("exited", "failed"))
+
+
+@case
+def a_kept_copy_that_outgrows_memory(bed):
+    """What was zero is used by now: another copy is made, on the disk in part, or the job goes on."""
+    configure(bed, "32M")
+    job, log = reserving(bed, "--change", 100)
+    for room in (True, False):
+        bed.operation("suspend", job)
+        bed.operation("resume", job, "--keep-copy")
+        expect(bed.job(job)["kept_bytes"], "the copy was not kept")
+        os.kill(bed.job(job)["pid"], signal.SIGUSR2)
+        log.wait_for("^changed ")
+        if not room:
+            bed.fault("data.spill-open", "error:28")
+            result = bed.cli("suspend", job)
+            expect(result.code and "No space left" in result.err, result.why())
+            bed.expect_state(job, "running")
+        else:
+            summary = bed.operation("suspend", job)
+            expect(summary["disk_bytes"] > 64 * MIB, f"not on the disk: {summary}")
+            bed.operation("resume", job)
+        expect_right(bed, job, log)
+        expect(not bed.job(job)["kept_bytes"], "what is not right any more is kept")
+        os.kill(bed.job(job)["pid"], signal.SIGKILL)
+        bed.wait_state(job, ("exited", "failed"))
+        job, log = reserving(bed, "--change", 100)
 
 
 @case

@@ -202,10 +202,19 @@ static void allocate(const struct job_options *o)
 		buffers[i].sum = sums[i];
 }
 
-/* Adds 1 to each word of the first buffers, as far as the share goes. */
+static uint64_t words_of(unsigned percent)
+{
+	uint64_t all = 0;
+
+	for (size_t i = 0; i < n_buffers; i++)
+		all += buffers[i].words;
+	return percent == 100 ? all : random_words / 100 * percent;
+}
+
+/* Adds 1 to each word of the first buffers, as far as the share of those that are random goes; 100: of all, with the caches. */
 static void change(unsigned percent)
 {
-	const uint64_t all = random_words / 100 * percent;
+	const uint64_t all = words_of(percent);
 	uint64_t left = all, one = 1;
 
 	for (size_t i = 0; left; i++) {

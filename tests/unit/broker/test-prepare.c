@@ -106,14 +106,18 @@ static void test_life(struct preparer *p, struct pool *pool, int oob)
 	used = 100 * MIB;
 	room = 100 * GIB;
 	CHECK(pipe2(ends, O_CLOEXEC) == 0);
-	must(preparer_add(p, ends[0], &pid, 1, true, &prepared, &err), &err);
+	must(preparer_add(p, ends[0], &(struct prepare_request){ &pid, 1, true, 0, false },
+			  &prepared, &err),
+	     &err);
 	CHECK(prepared.bytes == 0 && preparer_busy(p, &end_ns) == 0);
 	close(ends[1]);
 
 	/* As much as the process has, in whole segments, and more as it gets more. */
 	used = 321 * MIB;
 	CHECK(pipe2(ends, O_CLOEXEC) == 0);
-	must(preparer_add(p, ends[0], &pid, 1, true, &prepared, &err), &err);
+	must(preparer_add(p, ends[0], &(struct prepare_request){ &pid, 1, true, 0, false },
+			  &prepared, &err),
+	     &err);
 	CHECK(prepared.bytes == 321 * MIB && prepared.n_open == 0 &&
 	      preparer_busy(p, &end_ns) == 1);
 	wait_ready(pool, 384 * MIB, 384 * MIB);

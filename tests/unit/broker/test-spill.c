@@ -186,6 +186,38 @@ static void test_mostly_zero(bool live)
 	set_free(&set);
 }
 
+/* What was zero in a base, and is not any more, takes memory; where there is too little, nothing of the base is written. */
+static void test_growth(bool live)
+{
+	struct set set = set_make(PIECES, eight, 1);
+	struct brumate_error err;
+	int full[PIECES];
+
+	set.request.digests = true;
+	memcpy(full, set.fds, sizeof(full));
+	for (size_t i = 1; i < PIECES; i++)
+		set.fds[i] = make_zeros();
+	must(try_out(&set, &err), &err);
+	for (size_t n = 2; n <= PIECES; n += PIECES - 2) {
+		auto_(transfer_client_close) struct transfer_client *s = session();
+
+		for (size_t i = 1; i < n; i++) {
+			close(set.fds[i]);
+			set.fds[i] = fcntl(full[i], F_DUPFD_CLOEXEC, 0);
+		}
+		set.request.live = live;
+		int r = transfer_client_update(s, &set.request, set.fds, &set.copy, &set.spared,
+					       &err);
+		CHECK(r == (n == PIECES || live ? -ENOSPC : 0));
+		CHECK(r == 0 || strstr(err.text, "memory is too short"));
+		if (r < 0) /* it is held by the caller alone */
+			break;
+	}
+	for (size_t i = 1; i < PIECES; i++)
+		close(full[i]);
+	set_free(&set);
+}
+
 /* All of it on the disk, and back by another broker. */
 static void test_other_broker(void)
 {
@@ -405,6 +437,8 @@ int main(void)
 	test_mixed(true);
 	test_mostly_zero(false);
 	test_mostly_zero(true);
+	test_growth(false);
+	test_growth(true);
 	test_update();
 	test_alloc();
 	test_strangers();
