@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * Builds the sources of the man pages: fills the marks "@…@" in a hand-written page (stdin) from the
- * command table, so that no page says other than the program does. Used while building, not installed.
+ * Builds the sources of the man pages: fills the marks "@…@" in a hand-written page from the command
+ * table, so that no page says other than the program does. Used while building, not installed.
  *
- *	brumate-docs VERB   a page of one command: "@SYNOPSIS@", "@OPTIONS@"
- *	brumate-docs all    brumate(1): "@COMMANDS@"
+ *	brumate-docs VERB FROM TO   a page of one command: "@SYNOPSIS@", "@OPTIONS@"
+ *	brumate-docs all FROM TO    brumate(1): "@COMMANDS@"
  */
 #include <stdio.h>
 #include <string.h>
@@ -55,13 +55,18 @@ static void print_commands(void)
 
 int main(int argc, char **argv)
 {
-	const struct command *c = argc == 2 ? command_find(argv[1]) : NULL;
+	const struct command *c = argc == 4 ? command_find(argv[1]) : NULL;
 	char line[4096];
 
-	if (argc != 2 || (!c && strcmp(argv[1], "all"))) {
-		fprintf(stderr, "usage: brumate-docs VERB|all <PAGE\n");
+	if (argc != 4 || (!c && strcmp(argv[1], "all"))) {
+		fprintf(stderr, "usage: brumate-docs VERB|all FROM TO\n");
 		return EXIT_USAGE;
 	}
+	for (int i = 0; i < 2; i++)
+		if (!freopen(argv[2 + i], i ? "w" : "r", i ? stdout : stdin)) {
+			perror(argv[2 + i]);
+			return EXIT_FAILED;
+		}
 	while (fgets(line, sizeof(line), stdin)) {
 		if (c && !strcmp(line, "@SYNOPSIS@\n"))
 			print_synopsis(c);
