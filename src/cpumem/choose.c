@@ -92,7 +92,7 @@ static int parse_head(const char *line, struct cpu_memory_vma *ret)
 	if (sscanf(line, "%llx-%llx %4s %*x %*x:%*x %llu %n", &start, &end, perms, &inode,
 		   &name_at) < 4)
 		return -EBADMSG;
-	if (start >= end || (start | end) % 4096)
+	if (start >= end || (start | end) % (uint64_t)sysconf(_SC_PAGESIZE))
 		return -EBADMSG;
 	*ret = (struct cpu_memory_vma){ start, end, 0 };
 	const char *name = line + name_at;

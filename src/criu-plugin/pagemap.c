@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/param.h>
+#include <unistd.h>
 
 /* The first range of @pid that ends after @address; NULL: none. */
 static const struct hidden_range *next_hidden(const struct hidden_table *t, int64_t pid,
@@ -35,10 +36,11 @@ static int scan_piece(int fd, const struct pagemap_scan *whole, struct pagemap_s
 	piece->max_pages = *pages_left;
 	piece->walk_end = piece->start;
 
+	const uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
 	int n = real(fd, piece);
 	const struct pagemap_region *regions = (const void *)(uintptr_t)piece->vec;
 	for (int i = 0; i < n && whole->max_pages; i++)
-		*pages_left -= (regions[i].end - regions[i].start) / 4096;
+		*pages_left -= (regions[i].end - regions[i].start) / page_bytes;
 	*ret_full = n >= 0 && (piece->walk_end < piece->end || (size_t)n == piece->vec_len ||
 			       (whole->max_pages && !*pages_left));
 	return n;

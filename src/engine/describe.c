@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fd.h"
@@ -42,6 +43,7 @@ static void describe_host(struct manifest *m)
 	}
 	describe_cpu(m->host.cpu_model, sizeof(m->host.cpu_model));
 	proc_boot_id(m->host.boot_id);
+	m->host.page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static int describe_job(struct op *op)

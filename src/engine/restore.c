@@ -244,6 +244,16 @@ static int check_machine(const struct manifest *m, struct brumate_error *err)
 			     m->host.machine, u.machine);
 		return -EOPNOTSUPP;
 	}
+	uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE);
+	if (m->host.page_bytes && m->host.page_bytes != page_bytes) {
+		brumate_fail(err, EOPNOTSUPP,
+			     "checkpoint of a kernel with pages of %" PRIu64
+			     " KiB, this one has pages of %" PRIu64 " KiB",
+			     m->host.page_bytes / 1024, page_bytes / 1024);
+		brumate_hint(err, "boot a kernel with the other page size, or restore on a machine "
+				  "that has one");
+		return -EOPNOTSUPP;
+	}
 	return 0;
 }
 

@@ -110,6 +110,8 @@ static const struct field host_fields[] = {
 	TEXT(struct manifest, "hostname", host.hostname),
 	TEXT(struct manifest, "cpu_model", host.cpu_model),
 	TEXT(struct manifest, "boot_id", host.boot_id),
+	FIELD(struct manifest, "page_bytes", host.page_bytes, FIELD_U64, .min = 1,
+	      .max = MANIFEST_PAGE_BYTES_MAX, .optional = true),
 };
 
 static const struct field gpu_fields[] = {

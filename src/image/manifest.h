@@ -30,6 +30,7 @@ enum {
 	MANIFEST_REGIONS_MAX = 1 << 17,
 	MANIFEST_PACKS_MAX = 1 << 16,
 	MANIFEST_HUGE_PAGES_MAX = 8,
+	MANIFEST_PAGE_BYTES_MAX = 1 << 30,
 	MANIFEST_RIGHTS_MAX = 1 << 17,
 	MANIFEST_GROUPS_MAX = 1 << 16,
 };
@@ -155,6 +156,8 @@ struct manifest {
 		char hostname[128];
 		char cpu_model[128];
 		char boot_id[40];
+		uint64_t
+			page_bytes; /* of the kernel; 0: not known, of a checkpoint before this was written down */
 	} host;
 
 	char driver_version[64]; /* empty if the job had no GPU state */

@@ -6,8 +6,8 @@ and hostile images are refused with one line."""
 import os
 import shutil
 
-from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_USAGE, STEPPING, case, expect, main, read_text, run
-from checkpoints import image, seal_again
+from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_UNSUPPORTED, EXIT_USAGE, STEPPING, case, expect, main, read_text, run
+from checkpoints import image, manifest_of, seal_again
 from criu_images import HEAD_BYTES, change_image, entries_of, write_entries
 
 INSPECT = ("inspect", "--restore")
@@ -193,6 +193,21 @@ def what_is_told_is_bounded(bed):
     seal_again(bed, checkpoint)
     limited = run(["prlimit", f"--as={1 << 30}", bed.brumate, *INSPECT, checkpoint], env=bed.command_env())
     expect(limited.code == 1 and "ask for more than can be listed" in limited.err, limited.why())
+
+
+@case
+def pages_of_another_size_are_refused(bed):
+    job, log = bed.counter(mib=16)
+    bed.ok("checkpoint", job, "--name", "pages")
+    host = manifest_of(bed, "pages")["host"]
+    expect(host["page_bytes"] == os.sysconf("SC_PAGESIZE"), f"the manifest says {host}")
+    seal_again(bed, "pages", host=host | {"page_bytes": 2 * host["page_bytes"]})
+    refused = bed.fails(EXIT_UNSUPPORTED, "restore", "pages")
+    expect("KiB, this one has pages of" in refused.err and "page size" in refused.err, refused.why())
+    expect(bed.job(job)["state"] == "checkpointed", "the job is not as it was")
+    seal_again(bed, "pages", host=host)
+    bed.ok("restore", "pages")
+    bed.expect_whole(job, log)
 
 
 main()
