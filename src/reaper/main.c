@@ -50,6 +50,7 @@ __asm__(".globl _start\n"
 	"	mov x29, #0\n"
 	"	mov x0, sp\n"
 	"	bl reaper_main\n");
+#define ENTER_WITH_STACK "mov sp, %0\n\tb _start"
 
 static long call4(long number, long a, long b, long c, long d)
 {

@@ -35,7 +35,7 @@ struct record {
 	bool used; /* under the lock, as next */
 	struct record *next;
 };
-_Static_assert(!offsetof(struct record, depth), "entry-x86_64.S has it so");
+_Static_assert(!offsetof(struct record, depth), "the assembler of entry points has it so");
 
 enum {
 	CLOSED = 1u << 0,

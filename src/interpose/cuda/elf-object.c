@@ -7,6 +7,23 @@
 
 #include "interpose/cuda/elf-object.h"
 
+/* References to a symbol of another object, by its address alone. */
+#if defined(__x86_64__)
+enum {
+	RELOCATION_ABSOLUTE = R_X86_64_64,
+	RELOCATION_DATA = R_X86_64_GLOB_DAT,
+	RELOCATION_CALL = R_X86_64_JUMP_SLOT
+};
+#elif defined(__aarch64__)
+enum {
+	RELOCATION_ABSOLUTE = R_AARCH64_ABS64,
+	RELOCATION_DATA = R_AARCH64_GLOB_DAT,
+	RELOCATION_CALL = R_AARCH64_JUMP_SLOT
+};
+#else
+#error "elf-object.c does not know this machine's relocations"
+#endif
+
 struct search {
 	struct elf_object *ret;
 	const void *address;
@@ -238,7 +255,7 @@ void **elf_reference(const struct elf_object *object, size_t i, const char **ret
 	type = ELF64_R_TYPE(rela->r_info);
 	*ret_name = "";
 	if (rela->r_addend || !ELF64_R_SYM(rela->r_info) ||
-	    (type != R_X86_64_64 && type != R_X86_64_GLOB_DAT && type != R_X86_64_JUMP_SLOT))
+	    (type != RELOCATION_ABSOLUTE && type != RELOCATION_DATA && type != RELOCATION_CALL))
 		return &none;
 	*ret_name = object->strings + object->symbols[ELF64_R_SYM(rela->r_info)].st_name;
 	return (void **)(object->base + rela->r_offset);

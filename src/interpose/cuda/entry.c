@@ -103,7 +103,7 @@ CUresult init_driver(unsigned int flags)
  * an instruction of its own, as liburing does, has it, and cannot be saved.
  */
 
-/* What uring-x86_64.S calls: the errno for who asks for an io_uring; 0: it is for the kernel to say. */
+/* What uring-x86_64.S (or another machine's) calls: the errno for who asks for an io_uring; 0: it is for the kernel to say. */
 int uring_refused(void);
 
 int uring_refused(void)

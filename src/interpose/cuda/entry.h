@@ -23,7 +23,7 @@ enum {
 	ENTRY__MAX = ENTRY_NAMED + ENTRY_SPARE,
 };
 
-/* ---- trampolines (entry-x86_64.S) ---- */
+/* ---- trampolines (entry-x86_64.S, entry-aarch64.S) ---- */
 
 /** The address of a trampoline, and whether @address is that of one. */
 void *entry_address(unsigned int slot);

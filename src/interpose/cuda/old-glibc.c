@@ -50,12 +50,12 @@ int fcntl64(int fd, int command, ...)
 /* The kernel's structure is that of the C library here. */
 int stat64(const char *path, struct stat64 *ret)
 {
-	return (int)syscall(SYS_stat, path, ret);
+	return (int)syscall(SYS_newfstatat, AT_FDCWD, path, ret, 0);
 }
 
 int lstat64(const char *path, struct stat64 *ret)
 {
-	return (int)syscall(SYS_lstat, path, ret);
+	return (int)syscall(SYS_newfstatat, AT_FDCWD, path, ret, AT_SYMLINK_NOFOLLOW);
 }
 
 int fstat64(int fd, struct stat64 *ret)
@@ -125,25 +125,35 @@ static void *find(_Atomic(void *) *known, void *in_libc, const char *soname, con
 		return function ? function arguments : (without);                              \
 	}
 
+/* The versions of the symbols: arm64 began with glibc 2.17. */
+#if defined(__x86_64__)
+#define OLDEST "GLIBC_2.2.5"
+#define THIRD  "GLIBC_2.3.3"
+#elif defined(__aarch64__)
+#define OLDEST "GLIBC_2.17"
+#define THIRD  "GLIBC_2.17"
+#else
+#error "old-glibc.c does not know the C library's first version on this machine"
+#endif
+
 #define THREADS "libpthread.so.0"
 #define LOADER	"libdl.so.2"
 
-MOVED(int, pthread_create, "GLIBC_2.2.5", THREADS,
+MOVED(int, pthread_create, OLDEST, THREADS,
       (pthread_t * ret, const pthread_attr_t *attr, void *(*fn)(void *), void *arg),
       (ret, attr, fn, arg), ENOSYS)
-MOVED(int, pthread_join, "GLIBC_2.2.5", THREADS, (pthread_t thread, void **ret), (thread, ret),
+MOVED(int, pthread_join, OLDEST, THREADS, (pthread_t thread, void **ret), (thread, ret), ENOSYS)
+MOVED(int, pthread_once, OLDEST, THREADS, (pthread_once_t * once, void (*fn)(void)), (once, fn),
       ENOSYS)
-MOVED(int, pthread_once, "GLIBC_2.2.5", THREADS, (pthread_once_t * once, void (*fn)(void)),
-      (once, fn), ENOSYS)
-MOVED(int, pthread_key_create, "GLIBC_2.2.5", THREADS, (pthread_key_t * ret, void (*fn)(void *)),
+MOVED(int, pthread_key_create, OLDEST, THREADS, (pthread_key_t * ret, void (*fn)(void *)),
       (ret, fn), ENOSYS)
-MOVED(int, pthread_setspecific, "GLIBC_2.2.5", THREADS, (pthread_key_t key, const void *value),
+MOVED(int, pthread_setspecific, OLDEST, THREADS, (pthread_key_t key, const void *value),
       (key, value), ENOSYS)
-MOVED(int, pthread_attr_setstacksize, "GLIBC_2.2.5", THREADS, (pthread_attr_t * attr, size_t bytes),
+MOVED(int, pthread_attr_setstacksize, OLDEST, THREADS, (pthread_attr_t * attr, size_t bytes),
       (attr, bytes), ENOSYS)
-MOVED(int, pthread_condattr_setclock, "GLIBC_2.3.3", THREADS,
-      (pthread_condattr_t * attr, clockid_t clock), (attr, clock), ENOSYS)
-MOVED(int, dlclose, "GLIBC_2.2.5", LOADER, (void *handle), (handle), -1)
-MOVED(char *, dlerror, "GLIBC_2.2.5", LOADER, (void), (), NULL)
-MOVED(int, dlinfo, "GLIBC_2.3.3", LOADER, (void *handle, int request, void *ret),
-      (handle, request, ret), -1)
+MOVED(int, pthread_condattr_setclock, THIRD, THREADS, (pthread_condattr_t * attr, clockid_t clock),
+      (attr, clock), ENOSYS)
+MOVED(int, dlclose, OLDEST, LOADER, (void *handle), (handle), -1)
+MOVED(char *, dlerror, OLDEST, LOADER, (void), (), NULL)
+MOVED(int, dlinfo, THIRD, LOADER, (void *handle, int request, void *ret), (handle, request, ret),
+      -1)
