@@ -706,6 +706,14 @@ static void check_programs(struct doctor *d)
 		else
 			finding(d, FINDING_OK, programs[i], "", "%s", path);
 	}
+	auto_free char *library = path_find_helper(gpu_vendor()->interposer);
+	if (library && access(library, R_OK) == 0)
+		finding(d, FINDING_OK, "library", "", "%s", library);
+	else
+		finding(d, FINDING_NOTE, "library",
+			"install brumate again, with its library, to copy by brumate",
+			"%s is not here: the driver copies the device memory of jobs",
+			gpu_vendor()->interposer);
 }
 
 static void check_daemon(struct doctor *d)
