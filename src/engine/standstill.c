@@ -218,6 +218,9 @@ int step_continue_restored(struct op *op, struct brumate_error *err)
 	struct job *job = op->job;
 	int r = proc_members_read(&tree, &members, err);
 
+	/* A signal may have stopped it between the look at the job and the dump. While it stands still nobody sees the job end. */
+	if (reaper_is(job->root))
+		proc_signal_as(job->root, SIGCONT, job->uid);
 	job->n_stopped = 0;
 	for (size_t i = 0; r == 0 && i < tree.n; i++) {
 		const struct proc_info *p = &tree.items[i];

@@ -225,6 +225,20 @@ def a_restored_process_that_was_stopped(bed):
     log.goes_on()
 
 
+@case
+def a_reaper_that_was_stopped_while_its_job_was_saved(bed):
+    """It comes back as it was saved; but it runs on, or the end of the job would be seen by nobody."""
+    job, log = bed.counter("train")
+    with bed.held_at("checkpoint.live.end", "checkpoint", job):
+        reaper = int(status(bed.job(job)["pid"], "PPid")[0])
+        os.kill(reaper, signal.SIGSTOP)
+    bed.wait_state(job, ("checkpointed",), 30)
+    bed.operation("restore", job)
+    log.goes_on()
+    os.kill(bed.job(job)["pid"], signal.SIGKILL)
+    bed.wait_state(job, ("exited",), 30)
+
+
 def freezer(name):
     """A new cgroup whose processes can be frozen, and the file and the words that do so."""
     for root, file, words in (("/sys/fs/cgroup", "cgroup.freeze", ("1", "0")),
