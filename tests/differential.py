@@ -19,6 +19,7 @@ import glob
 import os
 import random
 import re
+import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -88,6 +89,7 @@ class Program:
         self.bed = UserBed(build) if user else Bed(build)
         self.place = os.path.join(self.bed.dir, "objects")
         self.reports = 0
+        self.log = None
 
     def __str__(self):
         return f"seed {self.seed}: {' '.join(self.kinds)}"
@@ -184,6 +186,8 @@ class Program:
     def end(self):
         with contextlib.suppress(Failed):
             self.bed.cli("kill", "--all", timeout=60)
+        for what, number in re.findall(r"^left (semaphores|queue) (\d+)$", self.log.text() if self.log else "", re.M):
+            subprocess.run(["ipcrm", "-s" if what == "semaphores" else "-q", number], stderr=subprocess.DEVNULL, check=False)
         self.bed.close()
         for path in glob.glob("/dev/shm/objects-*") + glob.glob("/tmp/objects-*-*"):
             with contextlib.suppress(OSError):
