@@ -185,7 +185,8 @@ static int find_parked(struct live *l, struct brumate_error *err)
 	return 0;
 }
 
-static int count_once(struct live *l, uint64_t *ret_bytes, struct brumate_error *err)
+static int count_once(struct live *l, uint64_t *ret_bytes, struct digest_table *digests,
+		      struct brumate_error *err)
 {
 	const struct transfer_request request = {
 		.pieces = l->data, .n = l->n, .progress = check_going_on, .arg = l->d
@@ -196,7 +197,7 @@ static int count_once(struct live *l, uint64_t *ret_bytes, struct brumate_error 
 
 	if (r == 0)
 		r = transfer_client_open(&s, &broker, err);
-	return r < 0 ? r : transfer_client_count(s, &request, l->fds, NULL, ret_bytes, err);
+	return r < 0 ? r : transfer_client_count(s, &request, l->fds, digests, ret_bytes, err);
 }
 
 /* Whether all pieces of the vault are device memory that it holds. */
@@ -205,15 +206,21 @@ static bool is_parked(const struct datapath *d)
 	return d->vault->n_pieces && vault_has_device(d->vault);
 }
 
-int live_count_zeros(struct datapath *d, uint64_t *ret_bytes, struct brumate_error *err)
+int live_count_zeros(struct datapath *d, uint64_t *ret_bytes, struct digest_table **ret_digests,
+		     struct brumate_error *err)
 {
 	auto_(live_fini) struct live l = { .d = d };
+	auto_(digest_table_free) struct digest_table *digests = NULL;
 	const bool parked = is_parked(d);
 	int r = parked ? find_parked(&l, err) : find_pieces(&l, err);
 
 	*ret_bytes = 0;
+	if (r == 0 && l.n && digest_table_new(&digests, host_copy_offset(l.data, l.n)) < 0)
+		digests = NULL;
 	if (r == 0 && l.n)
-		r = count_once(&l, ret_bytes, err);
+		r = count_once(&l, ret_bytes, digests, err);
+	if (r == 0 && digests && digest_table_is_whole(digests))
+		*ret_digests = take_ptr(&digests);
 	for (size_t i = 0; !parked && i < d->n_agents; i++)
 		datapath_agent_fini(&d->agents[i]);
 	return r;

@@ -91,9 +91,11 @@ int live_copy(struct datapath *d, struct brumate_error *err);
 
 /**
  * Finds out how much of the device memory is zero that running processes or else the vault have: a pass of digests on the GPU.
- * No error is to be acted on: without the number, all of the memory counts.
+ * *ret_digests (owned): those
+ * of all chunks; NULL: there are none. No error is to be acted on: without the number, all of the memory counts.
  */
-int live_count_zeros(struct datapath *d, uint64_t *ret_bytes, struct brumate_error *err);
+int live_count_zeros(struct datapath *d, uint64_t *ret_bytes, struct digest_table **ret_digests,
+		     struct brumate_error *err);
 
 /** Releases a baseline that live_copy() made. */
 void live_undo(struct datapath *d);

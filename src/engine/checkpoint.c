@@ -68,6 +68,26 @@ static uint64_t device_bytes(const struct op *op)
 	return v->copied ? vault_copy_data_bytes(v) : vault_bytes(v);
 }
 
+/* What of the device memory, zeros apart, need not be written: it occurs several times, or an earlier checkpoint has it.
+ * Encrypted chunks have other digests. */
+static uint64_t shared_bytes(const struct op *op)
+{
+	const struct vault *v = op->data.vault;
+	const struct digest_table *t = op->counted	? op->counted
+				       : v && v->copied ? v->copy.digests
+							: NULL;
+	const struct chunks_options options = { .job = op->job->id, .uid = op->job->uid };
+	uint64_t new, data;
+
+	if (!t || !digest_table_is_whole(t) || secret_is_wanted(op->request) ||
+	    store_count_new(&new, op->request->dir, &options,
+			    digest_table_digests((struct digest_table *)t), t->n) < 0)
+		return 0;
+	data = op->counted ? t->n * (uint64_t)CHUNK_BYTES_MAX - op->zero_bytes
+			   : vault_copy_data_bytes(v);
+	return data > new ? data - new : 0;
+}
+
 static int check_space(struct op *op, struct brumate_error *err)
 {
 	uint64_t available, copies, need = device_bytes(op);
@@ -86,8 +106,13 @@ static int check_space(struct op *op, struct brumate_error *err)
 		uint64_t zero = op_zero_bytes(op);
 
 		need -= zero < need ? zero : need;
-		op->image_bytes = need;
 	}
+	if (need > available) {
+		uint64_t shared = shared_bytes(op);
+
+		need -= shared < need ? shared : need;
+	}
+	op->image_bytes = need;
 	if (need <= available)
 		return 0;
 	brumate_fail(err, ENOSPC, "%s has %s free, the checkpoint needs about %s", op->request->dir,

@@ -69,6 +69,7 @@ void op_init(struct op *op, const char *kind, struct job *job, const struct prog
 /* Readers are stopped before what they read is freed. */
 void op_fini(struct op *op)
 {
+	digest_table_free(take_ptr(&op->counted));
 	move_stop(&op->data);
 	chunks_writer_free(op->checkpoint.memory);
 	op->checkpoint.memory = NULL;

@@ -83,6 +83,7 @@ struct op {
 	uint64_t gpu_bytes, image_bytes;
 	bool knows_zeros;
 	uint64_t zero_bytes; /* of the memory in pieces, before it is copied: op_zero_bytes() */
+	struct digest_table *counted; /* owned: the digests that showed it; NULL: there are none */
 	struct op_images images;
 	struct op_checkpoint checkpoint;
 	struct op_restore restore;

@@ -307,7 +307,7 @@ uint64_t op_zero_bytes(struct op *op)
 	    (!op->data.n_agents && !v->n_pieces))
 		return op->zero_bytes;
 	op->knows_zeros = true;
-	if (live_count_zeros(&op->data, &op->zero_bytes, &err) < 0) {
+	if (live_count_zeros(&op->data, &op->zero_bytes, &op->counted, &err) < 0) {
 		log_info("it is not known how much device memory is zero: job=%s reason=\"%s\"",
 			 op->job->id, err.text);
 		op->zero_bytes = 0;

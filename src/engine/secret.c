@@ -179,6 +179,13 @@ int secret_begin(struct op *op, struct brumate_error *err)
 	return r;
 }
 
+bool secret_is_wanted(const struct request *request)
+{
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+
+	return *request->key.id || conf_load(&conf, NULL) < 0 || conf.key_file || conf.key_program;
+}
+
 int secret_images_to(struct op *op, struct brumate_error *err)
 {
 	if (!op->checkpoint.writer.key)

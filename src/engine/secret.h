@@ -12,6 +12,9 @@
  * the checkpoint's writer encrypt and sign by them. */
 int secret_begin(struct op *op, struct brumate_error *err);
 
+/** Whether there is a key, so that the checkpoint is going to be encrypted. */
+bool secret_is_wanted(const struct request *request);
+
 /** The directory for the images that CRIU writes: "criu" of the checkpoint, or one in memory. Returns its
  * fd (owned) or -errno. */
 int secret_images_to(struct op *op, struct brumate_error *err);

@@ -58,23 +58,23 @@ static bool is_believed(const struct store_image *i, const struct store_key *key
 	return authentic_check_image(i, &a, NULL) == 0;
 }
 
-static int offer_images(struct chunk_index *x, const struct store_writer *w, const char *store,
-			const struct chunks_options *options)
+static int offer_images(struct chunk_index *x, int store_fd, const struct store_key *key,
+			const char *store, const struct chunks_options *options)
 {
 	auto_(dir_names_fini) struct dir_names all = DIR_NAMES_EMPTY;
 
-	if (dir_names_list(&all, w->store_fd, manifest_id_is_valid) < 0)
+	if (dir_names_list(&all, store_fd, manifest_id_is_valid) < 0)
 		all = DIR_NAMES_EMPTY; /* nothing to share with */
-	auto_free struct entry *entries = sort_ids(w->store_fd, &all);
+	auto_free struct entry *entries = sort_ids(store_fd, &all);
 	if (!entries)
 		return -ENOMEM;
 	for (size_t i = 0; i < all.n && i < CHUNK_INDEX_OFFERS_MAX; i++) {
 		auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 
-		if (image_load(&image, w->store_fd, store, entries[i].id, NULL) == 0 &&
-		    is_believed(&image, w->key))
+		if (image_load(&image, store_fd, store, entries[i].id, NULL) == 0 &&
+		    is_believed(&image, key))
 			chunk_index_offer(x, &image.dir_fd, &image.manifest, options,
-					  w->key ? w->key->id : "");
+					  key ? key->id : "");
 	}
 	return 0;
 }
@@ -88,12 +88,56 @@ static int look_at_others(struct chunk_index **ret, const struct store_writer *w
 	int r = store ? chunk_index_new(&x) : -ENOMEM;
 
 	if (r == 0)
-		r = offer_images(x, w, store, options);
+		r = offer_images(x, w->store_fd, w->key, store, options);
 	if (r == 0)
 		r = chunk_index_read(x);
 	if (r == 0)
 		*ret = take_ptr(&x);
 	return r;
+}
+
+static int compare_digests(const void *a, const void *b)
+{
+	return memcmp(a, b, sizeof(struct digest));
+}
+
+/* @digests are sorted here. */
+static uint64_t count_new(const struct chunk_index *x, struct digest *digests, size_t n,
+			  const struct digest *zero)
+{
+	struct chunk_place place;
+	uint64_t new = 0;
+
+	if (n)
+		qsort(digests, n, sizeof(*digests), compare_digests);
+	for (size_t i = 0; i < n; i++)
+		if ((!i || compare_digests(&digests[i - 1], &digests[i])) &&
+		    compare_digests(&digests[i], zero) &&
+		    !chunk_index_find(x, &digests[i], CHUNK_BYTES, &place))
+			new ++;
+	return new;
+}
+
+int store_count_new(uint64_t *ret_bytes, const char *dir, const struct chunks_options *options,
+		    const struct digest *digests, size_t n)
+{
+	auto_(chunk_index_free) struct chunk_index *x = NULL;
+	auto_close int store_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	auto_free struct digest *sorted = calloc(n + 1, sizeof(*sorted));
+	struct digest zero;
+	int r = sorted ? chunk_digest_zeros(&zero) : -ENOMEM;
+
+	if (r == 0)
+		r = chunk_index_new(&x);
+	if (r == 0 && store_fd >= 0) /* without a store nothing is known */
+		r = offer_images(x, store_fd, NULL, dir, options);
+	if (r == 0)
+		r = chunk_index_read(x);
+	if (r < 0)
+		return r;
+	memcpy(sorted, digests, n * sizeof(*sorted));
+	*ret_bytes = count_new(x, sorted, n, &zero) * CHUNK_BYTES;
+	return 0;
 }
 
 int store_chunks_begin(struct chunks_writer **ret, struct store_writer *w,

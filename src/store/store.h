@@ -173,6 +173,11 @@ struct chunks_reader;
 struct chunks_options;
 struct chunks_common;
 
+/** Counts what a plain checkpoint in the store @dir would have to write for memory whose @n chunks have these digests: each
+ * once, without zeros, and without those that it would share. 0 or -ENOMEM. */
+int store_count_new(uint64_t *ret_bytes, const char *dir, const struct chunks_options *options,
+		    const struct digest *digests, size_t n);
+
 /** Starts the memory of @w, which is borrowed until chunks_end(). Packs are shared with earlier checkpoints of the
  * store according to @options. */
 int store_chunks_begin(struct chunks_writer **ret, struct store_writer *w,

@@ -213,6 +213,15 @@ def a_store_with_room_for_the_data(bed):
         bed.ok("rm", "--dir", directory, "suspended")
         bed.ok("resume", job)
         expect_right(bed, job, log)
+    # Most of it is there already, and some of it is the same.
+    full = bed.run([bed.program("bench-job"), "--mib", 32, "--piece-kib", 2048, "--same-mib", 64])
+    bed.log(full).wait_for("^ready ")
+    directory = bed.tmpfs("96m")
+    for name in ("first", "second"):
+        bed.operation("checkpoint", full, "--leave-running", "--dir", directory, "--name", name)
+    bed.ok("suspend", full)
+    bed.operation("checkpoint", full, "--leave-running", "--dir", directory, "--name", "third")
+    bed.ok("kill", "--grace", "5s", full)
     directory = bed.tmpfs("4m")
     for state in ("running", "suspended"):
         bed.refused(1, "checkpoint needs about", "checkpoint", job, "--dir", directory)
