@@ -244,6 +244,7 @@ static const struct key {
 	{ "Broker", "Digests", KIND_BOOL, offsetof(struct brumate_conf, digests) },
 	{ "Run", "Gpu", KIND_GPU, offsetof(struct brumate_conf, gpu) },
 	{ "Run", "WakeWait", KIND_DURATION, offsetof(struct brumate_conf, wake_wait_ms) },
+	{ "Run", "MinResident", KIND_DURATION, offsetof(struct brumate_conf, min_resident_ms) },
 	{ "Run", "LogKeep", KIND_BYTES, offsetof(struct brumate_conf, log_bytes) },
 	{ "Run", "DataPath", KIND_DATA_PATH, offsetof(struct brumate_conf, data_path) },
 	{ "Criu", "Path", KIND_PATH, offsetof(struct brumate_conf, criu_path) },

@@ -71,6 +71,8 @@ struct brumate_conf {
 	enum conf_gpu gpu; /* Gpu=auto: "simulated" puts jobs on the simulated GPU */
 	enum conf_data_path data_path; /* DataPath=auto: what moves device memory; broker, driver */
 	uint64_t
+		min_resident_ms; /* MinResident=2s: how long a job that came back, and is in use, stays on its GPU */
+	uint64_t
 		wake_wait_ms; /* WakeWait=1m: how long a job that is to wake may stay without its GPU before it is stuck */
 	uint64_t
 		log_bytes; /* LogKeep=1G: how much of the end of a job's log is kept; 0 = all of it */
@@ -93,6 +95,7 @@ struct brumate_conf {
 	((struct brumate_conf){ .lock_timeout_ms = 10000, \
 				.idle_timeout_ms = 60000, \
 				.wake_wait_ms = 60000,    \
+				.min_resident_ms = 2000,  \
 				.log_bytes = 1ull << 30,  \
 				.spare_copy = true,       \
 				.prepare = true,          \

@@ -77,6 +77,14 @@ struct proc_id job_command(const struct job *j);
 #define JOB_WAKE_LABEL_YES "yes"
 bool job_wakes(const struct job *j);
 
+/** Labels that say how jobs of `run --wake` share GPUs: a whole number, 0 where it is not given, the higher the more it is
+ * worth; and "yes" of one that is never asked to leave. */
+#define JOB_PRIORITY_LABEL "brumate.priority"
+#define JOB_PIN_LABEL	   "brumate.pin"
+enum { JOB_PRIORITY_MOST = 1000 }; /* either way */
+long job_priority(const struct job *j);
+bool job_is_pinned(const struct job *j);
+
 /** True once it is certain that the job's root process runs no more: there is none, it is of another boot, gone, or
  * a zombie. That it could not be looked at is not an end. */
 bool job_has_ended(const struct job *j);

@@ -245,6 +245,10 @@ static void run_loop(struct watch *w)
 			  .events = POLLIN },
 			{ .fd = w->shim->wake.listen_fd, .events = POLLIN },
 			{ .fd = w->shim->wake.timer_fd, .events = POLLIN },
+			{ .fd = w->shim->need.task.state == TASK_WORKING
+					? -1
+					: w->shim->need.listen_fd,
+			  .events = POLLIN },
 		};
 		uint64_t woken;
 
@@ -288,7 +292,10 @@ static void run_loop(struct watch *w)
 			wake_asked(w->shim);
 		if (fds[13].revents)
 			wake_due(w->shim);
+		if (fds[14].revents)
+			need_asked(w->shim);
 		wake_update(w->shim);
+		need_update(w->shim);
 		prepare_update(w->shim);
 		marks_update(w->shim);
 		schedule_update(w->shim);
@@ -389,14 +396,17 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 	marks_init(s);
 	prepare_init(s);
 	wake_init(s);
+	need_init(s);
 	prepare_update(s);
 	wake_update(s);
+	need_update(s);
 	marks_update(s);
 	run_loop(&w);
 	fault_point("shim.leave");
 	/* By its directory and not by its path, at which a new job of this id may be by now. */
 	unlinkat(dir_fd, "shim.sock", 0);
 	wire_server_free(w.server);
+	need_fini(s);
 	wake_fini(s);
 	prepare_fini(s);
 	marks_fini(s);

@@ -13,6 +13,7 @@
 #include "client/broker.h"
 #include "client/room.h"
 #include "engine/engine.h"
+#include "engine/turn.h"
 #include "datapath/vault.h"
 #include "job/job.h"
 #include "wire/wire.h"
@@ -106,11 +107,21 @@ struct shim {
 		uint64_t since_ns,
 			heard_ns;  /* since when, and when that came last; 0: it has not */
 		uint32_t pause_ms; /* before the next try */
+		bool lacks_room;   /* the last one failed for want of it */
+		bool stuck;	   /* for longer than WakeWait= */
+		struct turn turn;  /* among those that wait for it */
 		char call[AGENT_CALL_BYTES];
 		pid_t pid;	       /* whose it is, in its own pid namespace */
 		atomic_bool stop;      /* the resume is to be given up */
 		struct shim_task task; /* resumes the job */
 	} wake;
+	struct shim_need { /* of the main thread, but for what the thread has */
+		int listen_fd; /* allocations that find no room connect there; -1: nobody listens */
+		uint64_t since_ns, last_ns; /* when the first of several came, and the last */
+		int asking_fd; /* the one that is served; -1: none */
+		atomic_bool stop;
+		struct shim_task task; /* serves it */
+	} need;
 	struct shim_owner {
 		int fd; /* pidfd of the process that the job ends with; -1: there is none */
 		struct shim_task task; /* ends the job */
@@ -269,6 +280,14 @@ void wake_asked(struct shim *s);
 void wake_due(struct shim *s);
 /** Gives a resume under way up and waits for its end. */
 void wake_fini(struct shim *s);
+
+/* ---- allocations of such a job that find no room, need.c ---- */
+
+void need_init(struct shim *s);
+/** The main loop calls the first after each round, the second when a process connects. */
+void need_update(struct shim *s);
+void need_asked(struct shim *s);
+void need_fini(struct shim *s);
 
 /* ---- checkpoints by schedule, schedule.c ---- */
 

@@ -20,14 +20,24 @@
 #include "base/log.h"
 #include "client/agent.h"
 #include "client/beside.h"
+#include "engine/gpu-set.h"
+#include "engine/neighbours.h"
 #include "job/events.h"
 
 /* Packets that come in one go, at most: of all processes of a job, each sends one a second. */
-enum { PACKETS_MAX = 64, SILENCE_S = 5 * AGENT_LOOKS_S, FIRST_PAUSE_MS = 50, PAUSE_MS_MAX = 5000 };
+enum {
+	PACKETS_MAX = 64,
+	NOTED_AFTER_S = 2,
+	SILENCE_S = 5 * AGENT_LOOKS_S,
+	FIRST_PAUSE_MS = 50,
+	ROOM_PAUSE_MS_MAX = 200,
+	PAUSE_MS_MAX = 5000
+};
 
 void wake_init(struct shim *s)
 {
 	s->wake.listen_fd = -1;
+	s->wake.turn = TURN_NONE;
 	s->wake.pause_ms = FIRST_PAUSE_MS;
 	s->wake.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 }
@@ -77,10 +87,14 @@ static void note_failure(struct shim *s, const struct brumate_conf *conf,
 	const bool stuck = conf->wake_wait_ms &&
 			   clock_now_ns() - w->since_ns >= conf->wake_wait_ms * NS_PER_MS;
 
+	/* Neighbours that leave take a moment, which is none to speak of. */
+	if (w->lacks_room && !stuck && waited_s(w) < NOTED_AFTER_S)
+		return;
 	snprintf(text, sizeof(text), "%s: a call of process %d (%s) waits for the GPU: %.400s",
 		 stuck ? "stuck" : "wake", w->pid, *w->call ? w->call : "?", err->text);
-	if (!strcmp(job->message, text))
+	if (!strcmp(job->message, text) || (w->lacks_room && stuck == w->stuck && job->message[0]))
 		return;
+	w->stuck = stuck;
 	log_warn("a job is asked for and cannot be resumed yet: job=%s reason=\"%s\"", job->id,
 		 err->text);
 	event_add_failure(job, stuck ? "wake, which is stuck" : "wake", err->text);
@@ -97,6 +111,47 @@ static void tell_event(const struct shim *s)
 			    waited_s(w)));
 }
 
+/* Whether there is room, as the preflight of a resume looks: without one that fails each time. */
+static int look_for_room(struct op *op, struct brumate_error *err)
+{
+	int r = gpu_set_open(&op->gpus, err);
+
+	if (r == 0)
+		r = placement_map(op->job, &op->gpus, &op->progress, err);
+	return r < 0 ? r : placement_check_room(op->job, &op->gpus, op->data.vault, err);
+}
+
+static bool is_stopped(const struct shim *s)
+{
+	return s->wake.stop || job_has_ended(&s->job);
+}
+
+/* Until there is room, one neighbour after the other leaves, as far as they may. -EAGAIN: others are before us. */
+static int make_room(struct shim *s, const struct brumate_conf *conf, struct brumate_error *err)
+{
+	const struct progress_caller nobody = { 0 };
+	auto_(op_fini) struct op op;
+	int r = turn_take(&s->wake.turn, &s->job, s->wake.since_ns), left = 1;
+
+	op_init(&op, "resume", &s->job, &nobody, NULL);
+	op.data.vault = &s->vault;
+	if (r < 0)
+		log_warn("job %s waits for room without a turn: reason=\"%s\"", s->job.id,
+			 strerror(-r));
+	if (!turn_is_first(&s->wake.turn))
+		return brumate_fail(err, EAGAIN, "other jobs wait for the same GPU before it");
+	while ((r = look_for_room(&op, err)) == -ENOSPC && left > 0 && !is_stopped(s)) {
+		struct brumate_error why = BRUMATE_ERROR_NONE;
+
+		left = neighbours_make_room(&s->job, conf, &why);
+		if (left < 0)
+			log_warn("%s", why.text);
+		if (left > 0)
+			*err = BRUMATE_ERROR_NONE;
+	}
+	return r;
+}
+
 /* As the operation that begin_resume() has begun. */
 static void *resume(void *arg)
 {
@@ -110,19 +165,26 @@ static void *resume(void *arg)
 	int r = conf_load(&conf, &err);
 	request_configure(&request, REQUEST_RESUME, &conf);
 	request.keep_copy = true; /* it will be suspended again */
+	mend_secure(s);
+	if (r == 0)
+		r = make_room(s, &conf, &err);
+	const bool tried = r == 0;
 	op_init(&op, "resume", &s->job, &caller, &request);
 	shim_prepare_op(s, &op, &request, &conf);
-	mend_secure(s);
 	if (r == 0)
 		r = engine_resume(&op, &err);
 	s->ending = true;
+	s->wake.lacks_room = r == -ENOSPC || r == -EAGAIN;
 	if (r == 0) {
 		op_finish(&op);
 		tell_event(s);
 	} else {
-		op_count(&op, r);
+		if (tried)
+			op_count(&op, r);
 		note_failure(s, &conf, &err);
 	}
+	if (!s->wake.lacks_room)
+		turn_end(&s->wake.turn);
 	s->wake.task.state = TASK_DONE;
 	shim_end(s);
 	return NULL;
@@ -139,7 +201,9 @@ static void set_timer(struct shim_wake *w, bool armed)
 static void prepare_next(struct shim_wake *w)
 {
 	set_timer(w, true);
-	w->pause_ms = w->pause_ms < PAUSE_MS_MAX / 2 ? 2 * w->pause_ms : PAUSE_MS_MAX;
+	const uint32_t most = w->lacks_room ? ROOM_PAUSE_MS_MAX : PAUSE_MS_MAX;
+
+	w->pause_ms = w->pause_ms < most / 2 ? 2 * w->pause_ms : most;
 }
 
 static void begin_resume(struct shim *s)
@@ -160,11 +224,18 @@ static void begin_resume(struct shim *s)
 
 static void forget_call(struct shim_wake *w)
 {
-	w->waits = false;
+	w->waits = w->lacks_room = w->stuck = false;
 	w->heard_ns = 0;
+	turn_end(&w->turn);
 	w->pause_ms = FIRST_PAUSE_MS;
 	if (w->armed)
 		set_timer(w, false);
+}
+
+/* A job that only lacks room is looked at more often than packets come. */
+static bool still_waits(const struct shim_wake *w)
+{
+	return w->lacks_room && clock_now_ns() - w->heard_ns < SILENCE_S * NS_PER_S;
 }
 
 void wake_update(struct shim *s)
@@ -183,8 +254,10 @@ void wake_update(struct shim *s)
 	listen_beside_agents(s);
 	if (state == JOB_RUNNING)
 		forget_call(w);
-	else if (w->waits && !w->armed)
+	else if (!w->armed && (w->waits || still_waits(w)))
 		begin_resume(s);
+	else if (!w->armed)
+		turn_end(&w->turn);
 }
 
 /* Any process of the job may send here, and so what came is taken with care. */
@@ -226,6 +299,7 @@ void wake_fini(struct shim *s)
 {
 	s->wake.stop = true;
 	task_join(&s->wake.task);
+	turn_end(&s->wake.turn);
 	cleanup_close(&s->wake.listen_fd);
 	cleanup_close(&s->wake.timer_fd);
 }

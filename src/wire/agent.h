@@ -35,6 +35,14 @@ enum { AGENT_LOOKS_S = 1 };
  * AGENT_LOOKS_S.
  */
 #define AGENT_WAKE_SOCKET "wake"
+
+/*
+ * An allocation that finds no room in a job of `run --wake` connects to AGENT_NEED_SOCKET (SOCK_SEQPACKET), where its shim
+ * answers with one byte, AGENT_NEED_AGAIN, once it may go better: another job has left the GPU, or a moment has passed. Without
+ * that byte there is no more to be had. Each try is a connection of its own.
+ */
+#define AGENT_NEED_SOCKET "need"
+enum { AGENT_NEED_AGAIN = 'A' };
 enum { AGENT_CALL_BYTES = 56 };
 
 /*

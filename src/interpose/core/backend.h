@@ -54,6 +54,8 @@ void backend_unreserve(uint64_t va, size_t bytes);
 /** Memory that can be exported as a descriptor. Returns the driver's handle of it. */
 int backend_create(uint64_t *ret, size_t bytes, const struct memory_kind *kind);
 int backend_release(uint64_t handle);
+/** How much memory the GPU of the current context has. */
+int backend_free(uint64_t *ret_free, uint64_t *ret_total);
 int backend_map(uint64_t va, size_t bytes, size_t offset, uint64_t handle);
 int backend_unmap(uint64_t va, size_t bytes);
 int backend_set_access(uint64_t va, size_t bytes, const struct access *access, size_t n);

@@ -253,7 +253,8 @@ bool gate_enter_call(const struct gate_call *call)
 	unsigned int state = atomic_load_explicit(&gate_state, memory_order_acquire);
 	if (unlikely(state & ~(unsigned int)WATCHED) && !depth && !enter_slowly(record, call))
 		return false;
-	if (unlikely(state & WATCHED))
+	/* Read again: it may have waited. */
+	if (unlikely(state) && atomic_load(&gate_state) & WATCHED)
 		note_use(record, call);
 	return true;
 }
@@ -405,7 +406,8 @@ void gate_open(void)
 
 	atomic_store(&tickets, 0);
 	wake_forget();
-	atomic_fetch_and(&gate_state, FENCED);
+	atomic_fetch_or(&gate_state, WATCHED);
+	atomic_fetch_and(&gate_state, FENCED | WATCHED);
 	futex(&gate_state, FUTEX_WAKE, INT_MAX, NULL);
 	errno = saved;
 }

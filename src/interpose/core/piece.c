@@ -37,18 +37,61 @@ static struct piece *adopt_handle(uint64_t handle, size_t bytes, const struct me
 	return piece;
 }
 
-int piece_new(struct piece **ret, size_t bytes, const struct memory_kind *kind)
+/* On a GPU that is shared so much stays free for who copies others out of it: the broker's own context there. */
+enum { SPARE_PART = 32, SPARE_BYTES_MAX = 512 << 20 };
+
+/* Whether what is there now leaves that. */
+static bool leaves_spare(void)
+{
+	uint64_t free_bytes, total_bytes;
+
+	if (backend_free(&free_bytes, &total_bytes))
+		return true;
+	const uint64_t part = total_bytes / SPARE_PART;
+	return free_bytes >= (part < SPARE_BYTES_MAX ? part : SPARE_BYTES_MAX);
+}
+
+static int create_beside_others(uint64_t *ret, size_t bytes, const struct memory_kind *kind)
+{
+	int r = backend_create(ret, bytes, kind);
+
+	if (r || leaves_spare())
+		return r;
+	backend_release(*ret);
+	return -ENOMEM;
+}
+
+/* Where jobs share the GPU, others leave before it is full. */
+static int create_shared(uint64_t *ret, size_t bytes, const struct memory_kind *kind)
+{
+	int r;
+
+	do
+		r = create_beside_others(ret, bytes, kind);
+	while (r == -ENOMEM && room_wait_for_neighbours());
+	return r;
+}
+
+static int create(uint64_t *ret, size_t bytes, const struct memory_kind *kind)
 {
 	unsigned int seen = snapshot_look();
 	bool asked = false;
-	uint64_t handle;
-	int r;
+	int r = room_is_shared() ? create_shared(ret, bytes, kind) : -ENOMEM;
 
-	r = backend_create(&handle, bytes, kind);
+	if (r == -ENOMEM)
+		r = backend_create(ret, bytes, kind);
 	if (r == -ENOMEM && addresses_drop_memory())
-		r = backend_create(&handle, bytes, kind);
+		r = backend_create(ret, bytes, kind);
 	while (r == -ENOMEM && (snapshot_wait(&seen) || room_ask(&asked)))
-		r = backend_create(&handle, bytes, kind);
+		r = backend_create(ret, bytes, kind);
+	return r;
+}
+
+int piece_new(struct piece **ret, size_t bytes, const struct memory_kind *kind)
+{
+	uint64_t handle;
+	int r = create(&handle, bytes, kind);
+
 	if (r)
 		return r;
 	*ret = adopt_handle(handle, bytes, kind, &ours);

@@ -36,12 +36,12 @@ static bool find_path(char *ret, size_t room, const char *name)
 }
 
 /* Where nobody listens there is nothing to be had. */
-static int connect_to_shim(void)
+static int connect_to_shim(const char *name)
 {
 	const struct timeval patience = { .tv_sec = ANSWER_S };
 	struct sockaddr_un at = { .sun_family = AF_UNIX };
 
-	if (!find_path(at.sun_path, sizeof(at.sun_path), AGENT_ROOM_SOCKET))
+	if (!find_path(at.sun_path, sizeof(at.sun_path), name))
 		return -ENOENT;
 	auto_close int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) < 0 ||
@@ -59,12 +59,38 @@ bool room_ask(bool *asked)
 	if (*asked || !getenv(AGENT_DIR_VARIABLE))
 		return false;
 	*asked = true;
-	auto_close int fd = connect_to_shim();
+	auto_close int fd = connect_to_shim(AGENT_ROOM_SOCKET);
 	if (fd >= 0) /* else it may have been given back since the allocation was tried */
 		packet_receive(fd, &nothing, sizeof(nothing), &none,
 			       deadline_in_ms(ANSWER_S * 1000));
 	errno = saved;
 	return true;
+}
+
+bool room_is_shared(void)
+{
+	char path[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+	int saved = errno;
+	bool shared = find_path(path, sizeof(path), AGENT_NEED_SOCKET) && !access(path, F_OK);
+
+	errno = saved;
+	return shared;
+}
+
+bool room_wait_for_neighbours(void)
+{
+	struct packet_fds none = { 0 };
+	int saved = errno;
+	char answer = 0;
+
+	if (!getenv(AGENT_DIR_VARIABLE))
+		return false;
+	auto_close int fd = connect_to_shim(AGENT_NEED_SOCKET);
+	/* The shim sees to it that this ends, and so does its end. */
+	if (fd < 0 || packet_receive(fd, &answer, sizeof(answer), &none, DEADLINE_NEVER) != 1)
+		answer = 0;
+	errno = saved;
+	return answer == AGENT_NEED_AGAIN;
 }
 
 /* The shim holds a lock on the file as long as what it says is so. */

@@ -19,6 +19,13 @@ bool room_ask(bool *asked);
 /** Bytes of the GPU @uuid that would be given back. */
 uint64_t room_held_bytes(const uint8_t uuid[static AGENT_UUID_BYTES]);
 
+/** Whether the job shares its GPUs with others, which leave when it needs room. */
+bool room_is_shared(void);
+
+/** After an allocation that found no room, in a job that shares its GPUs: waits until others have left. Returns whether to
+ * try again, for which it may be called again and again. */
+bool room_wait_for_neighbours(void);
+
 /* ---- the snapshot: what the shim releases piece by piece while a checkpoint is being completed ---- */
 
 /** Notes whether something is held from now on, and has those who wait try again. */

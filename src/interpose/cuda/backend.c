@@ -159,6 +159,16 @@ void backend_unreserve(uint64_t va, size_t bytes)
 	driver.cuMemAddressFree(va, bytes);
 }
 
+int backend_free(uint64_t *ret_free, uint64_t *ret_total)
+{
+	size_t free_bytes = 0, total_bytes = 0;
+	int r = from_driver(driver.cuMemGetInfo_v2(&free_bytes, &total_bytes));
+
+	*ret_free = free_bytes;
+	*ret_total = total_bytes;
+	return r;
+}
+
 int backend_create(uint64_t *ret, size_t bytes, const struct memory_kind *kind)
 {
 	CUmemAllocationProp prop = prop_of(kind);

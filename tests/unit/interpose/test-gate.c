@@ -199,6 +199,7 @@ static void test_looking_is_answered(void)
 {
 	struct visitor early = { .thread = 0 }, late = { .thread = 0 }, user = { .thread = 0 };
 
+	uses = 0;
 	CHECK(gate_enter_call(&query));
 	gate_leave();
 	CHECK(!close_gate(DEADLINE_NEVER));

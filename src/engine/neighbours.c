@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: MIT
+/* Making room among jobs that share GPUs. See neighbours.h. */
+#include "engine/neighbours.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "base/array.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/paths.h"
+#include "client/agent.h"
+#include "client/broker.h"
+#include "client/shim.h"
+#include "job/events.h"
+#include "process/process.h"
+
+/* A job that has used its GPU within this time is in use. What it stays for at least: this many times what it took to come
+ * back. */
+enum { IN_USE_MS = 1500, TIMES_COST = 10, LEAVE_TIMEOUT_MS = 120000 };
+
+/* ---- how long ago ---- */
+
+static uint64_t since_ms(const struct timespec *then)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	const int64_t ms = (int64_t)(now.tv_sec - then->tv_sec) * 1000 +
+			   (now.tv_nsec - then->tv_nsec) / (int64_t)NS_PER_MS;
+	return ms > 0 ? (uint64_t)ms : 0;
+}
+
+static bool is_number(const char *name)
+{
+	return *name && name[strspn(name, "0123456789")] == '\0';
+}
+
+uint64_t neighbour_idle_ms(const struct job *j)
+{
+	auto_free char *path = job_agent_dir(j);
+	auto_close int dir_fd = path ? agent_dir_open(path) : -1;
+	auto_closedir DIR *dir = dir_fd >= 0 ? dir_open(dir_fd, ".") : NULL;
+	uint64_t least = UINT64_MAX;
+	struct dirent *entry;
+	struct stat st;
+
+	while (dir && dir_next(dir, &entry) > 0) {
+		if (!is_number(entry->d_name) ||
+		    fstatat(dir_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+			continue;
+		const uint64_t ms = since_ms(&st.st_mtim);
+		least = ms < least ? ms : least;
+	}
+	return least;
+}
+
+static void look_at_last_operation(struct neighbour *ret, const struct job *j)
+{
+	auto_free char *path = path_format("%s/last.json", j->dir);
+	auto_json json_t *summary = job_last_summary(j);
+	struct stat st;
+
+	ret->resident_ms = path && stat(path, &st) == 0 ? since_ms(&st.st_mtim) : UINT64_MAX;
+	ret->cost_ms = (uint64_t)(json_number_value(json_object_get(summary, "seconds")) * 1000);
+}
+
+/* ---- who ---- */
+
+struct search {
+	const struct job *job;
+	struct broker_client *broker;
+	struct neighbour *all; /* owned */
+	size_t n;
+};
+
+static bool wants(const struct job *job, const char *uuid)
+{
+	bool any = false;
+
+	for (size_t i = 0; i < job->n_gpus; i++) {
+		any = any || job->gpus[i].bytes;
+		if (job->gpus[i].bytes && !strcmp(job->gpus[i].uuid, uuid))
+			return true;
+	}
+	return !any; /* a new one, which has yet to say */
+}
+
+static bool holds(const struct dev_process *p, const struct job *job)
+{
+	for (size_t i = 0; i < p->n_gpus; i++)
+		if (p->gpu_bytes[i] && wants(job, p->gpus[i]))
+			return true;
+	return false;
+}
+
+/* Whether the job @j has memory on a GPU that is wanted. */
+static bool is_in_the_way(const struct search *s, const struct job *j)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	const struct proc_members members = job_members(j);
+	bool found = false;
+
+	if (proc_members_read(&tree, &members, NULL) < 0)
+		return false;
+	for (size_t i = 0; i < tree.n && !found; i++) {
+		struct dev_process p = { 0 };
+
+		found = broker_client_state(s->broker, &tree.items[i].id.pid, 1, &p, NULL) == 0 &&
+			holds(&p, s->job);
+	}
+	return found;
+}
+
+static void consider(void *arg, const struct job *j, const char *id,
+		     const struct brumate_error *why)
+{
+	struct search *s = arg;
+	struct neighbour *more;
+	(void)id;
+	(void)why;
+
+	if (!j || !strcmp(j->id, s->job->id) || j->state != JOB_RUNNING || !job_wakes(j) ||
+	    j->simulated != s->job->simulated || job_is_pinned(j) || job_has_ended(j) ||
+	    !is_in_the_way(s, j))
+		return;
+	more = array_room(s->all, s->n, sizeof(*more));
+	if (!more)
+		return;
+	s->all = more;
+	struct neighbour *n = &s->all[s->n++];
+	*n = (struct neighbour){ .priority = job_priority(j), .idle_ms = neighbour_idle_ms(j) };
+	memcpy(n->id, j->id, sizeof(n->id));
+	look_at_last_operation(n, j);
+}
+
+static bool may_leave(const struct neighbour *n, long priority, const struct brumate_conf *conf)
+{
+	uint64_t stays_ms = TIMES_COST * n->cost_ms;
+
+	if (stays_ms < conf->min_resident_ms)
+		stays_ms = conf->min_resident_ms;
+	return n->priority <= priority && (n->idle_ms >= IN_USE_MS || n->resident_ms >= stays_ms);
+}
+
+int neighbours_choose(const struct neighbour *all, size_t n, long priority,
+		      const struct brumate_conf *conf)
+{
+	int best = -1;
+
+	for (size_t i = 0; i < n; i++)
+		if (may_leave(&all[i], priority, conf) &&
+		    (best < 0 || all[i].priority < all[best].priority ||
+		     (all[i].priority == all[best].priority && all[i].idle_ms > all[best].idle_ms)))
+			best = (int)i;
+	return best;
+}
+
+/* ---- leaving ---- */
+
+static int ask_to_leave(const struct job *j, struct brumate_error *err)
+{
+	struct wire w;
+	int r = shim_connect(&w, j, err);
+
+	if (r < 0)
+		return r;
+	r = wire_call(&w, "io.brumate.job.Suspend", NULL, NULL, 0, NULL, NULL, NULL,
+		      deadline_in_ms(LEAVE_TIMEOUT_MS), err);
+	wire_fini(&w);
+	return r;
+}
+
+static void tell_event(const struct job *j, const struct neighbour *n, const struct job *asked_for)
+{
+	event_add(j, "leave",
+		  json_pack("{s:s,s:s,s:f,s:I}", "for", asked_for->id, "for_name", asked_for->name,
+			    "idle_s", (double)n->idle_ms / 1000, "priority",
+			    (json_int_t)n->priority));
+}
+
+int neighbours_make_room(const struct job *job, const struct brumate_conf *conf,
+			 struct brumate_error *err)
+{
+	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
+	struct search s = { .job = job, .broker = &broker };
+	int r = broker_client_open(&broker, job->simulated, err);
+
+	if (r == 0)
+		r = job_list(consider, &s, err);
+	int at = r < 0 ? -1 : neighbours_choose(s.all, s.n, job_priority(job), conf);
+	auto_free struct neighbour *all = s.all;
+	auto_(job_fini) struct job leaves = JOB_EMPTY;
+	if (at >= 0)
+		r = job_load(&leaves, all[at].id, err);
+	if (r < 0 || at < 0)
+		return r;
+	tell_event(&leaves, &all[at], job);
+	log_info("a job is asked to leave its GPUs: job=%s for=%s", leaves.id, job->id);
+	r = ask_to_leave(&leaves, err);
+	return r < 0 ? brumate_wrap(err, r, "job %s (%s) does not leave", leaves.id, leaves.name)
+		     : 1;
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The order of jobs that wait for device memory, those of all shims of this runtime directory. A turn is a
+ * file there that its holder has locked: it ends with the holder, and nobody keeps a list. By priority, which grows while a
+ * job waits, so that none waits for ever; then by time.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "job/job.h"
+
+struct turn {
+	char *path; /* owned; NULL: none is held */
+	int fd;
+};
+#define TURN_NONE ((struct turn){ .path = NULL, .fd = -1 })
+
+/** Takes a turn for @job on the GPUs of its record, unless one is held. @since_ns: when it began to wait, by clock_now_ns().
+ * 0 or -errno. */
+int turn_take(struct turn *turn, const struct job *job, uint64_t since_ns);
+/** Whether nobody who wants one of these GPUs is before us. */
+bool turn_is_first(const struct turn *turn);
+/** Accepts TURN_NONE. */
+void turn_end(struct turn *turn);
+
+/** How a turn that is named so compares with another @now_ns: below zero, it is before it. Pure. */
+int turn_compare(const char *name, const char *other, uint64_t now_ns);

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Servers of `run --wake` that share a GPU which has not room for all of them: who is asked comes, and who was asked longest ago
+leaves."""
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+
+from cases import case, expect, main, wait_until
+from servers import Connection, Server
+
+GPU_MIB = 1024
+ENV = {"BRUMATE_SIM_VRAM_MIB": str(GPU_MIB)}
+
+
+def configure(bed, text="MinResident=300ms\n"):
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Run]\n" + text)
+
+
+def events(bed, kind):
+    lines = [json.loads(line) for line in bed.cli("events", "--format", "json").out.splitlines()]
+    return [e for e in lines if e["event"] == kind]
+
+
+def start(bed, n, mib=384, **more):
+    bed.own.update(ENV)
+    return [Server(bed, f"model{i}", mib=mib, **more) for i in range(n)]
+
+
+def in_threads(functions):
+    """Calls all of them at once, and fails where one did."""
+    failed = []
+
+    def guarded(function):
+        try:
+            function()
+        except Exception as error:  # pylint: disable=broad-except
+            failed.append(error)
+    threads = [threading.Thread(target=guarded, args=(f,)) for f in functions]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120)
+    expect(not failed, failed)
+    expect(not any(t.is_alive() for t in threads), "a request hangs")
+
+
+@case
+def six_servers_on_a_gpu_for_two(bed):
+    configure(bed)
+    servers = start(bed, 6)
+    expect(sum(s.state() == "running" for s in servers) <= 2, "they do not fit")
+    chosen = random.Random(1).choices(servers, [1 / (k + 1) for k in range(6)], k=24)
+    for s in chosen:
+        s.ask()
+    expect([s.steps for s in servers] == [chosen.count(s) for s in servers], "answers are lost")
+    expect(events(bed, "leave") and events(bed, "wake"), "nobody left")
+    expect(all(e["for"] for e in events(bed, "leave")), events(bed, "leave"))
+
+
+@case
+def all_are_asked_at_once(bed):
+    configure(bed)
+    servers = start(bed, 4)
+    for _ in range(2):
+        in_threads([s.ask for s in servers])
+    expect(all(s.steps == 2 for s in servers), [s.steps for s in servers])
+
+
+@case
+def the_one_asked_longest_ago_leaves(bed):
+    configure(bed)
+    first, second = start(bed, 2)
+    for early, late in ((first, second), (second, first)):
+        early.ask()
+        time.sleep(2.1)  # the time of the last use is known to within a second
+        late.ask()
+        wait_until(lambda: first.state() == second.state() == "running", "both to be there")
+        third = Server(bed, f"third{late.name}", mib=384)
+        third.ask()
+        expect((early.state(), late.state()) == ("suspended", "running"), f"the wrong one left: {early.state()}, {late.state()}, {events(bed, 'leave')}")
+        bed.end(third.job)
+
+
+@case
+def a_pinned_one_stays(bed):
+    configure(bed)
+    pinned = start(bed, 1, options=("--wake", "--label", "brumate.pin=yes"))[0]
+    others = [Server(bed, f"other{i}", mib=384) for i in range(2)]
+    for s in (*others, *others):
+        s.ask()
+    expect(pinned.state() == "running", "it left")
+    pinned.ask()
+
+
+@case
+def priority_comes_first(bed):
+    """Those of lower priority neither have a higher one leave, nor come before it."""
+    configure(bed, "MinResident=100ms\nWakeWait=1s\n")
+    low = start(bed, 1, mib=640, options=("--wake", "--label", "brumate.priority=-5"))[0]
+    high = Server(bed, "high", mib=640, options=("--wake", "--label", "brumate.priority=5"))
+    expect((low.state(), high.state()) == ("suspended", "running"), "the high one did not get room")
+    c = Connection(low.port)
+    c.send()
+    wait_until(lambda: (bed.job(low.job)["message"] or "").startswith("stuck"), "the low one to wait")
+    high.ask()
+    expect(high.state() == "running", "it left for one of lower priority")
+    bed.operation("suspend", high.job)
+    low.steps = low.note(c.answer())
+    c.close()
+    high.ask()
+
+
+@case
+def a_server_that_cannot_have_room_is_out_of_memory(bed):
+    """Those who share leave; then it is as without brumate."""
+    configure(bed, "MinResident=100ms\nWakeWait=1s\n")
+    it = start(bed, 1)[0]
+    it.ask()
+    job = bed.run([bed.program("counter"), "--mib", GPU_MIB, "--chunk-mib", 64], name="greedy", options=("--wake",))
+    wait_until(lambda: bed.state(job) == "exited", "it to end")
+    expect("OUT_OF_MEMORY" in bed.log(job).text(), bed.log(job).tail())
+    it.ask()
+
+
+@case
+def a_shim_that_dies_while_it_waits(bed):
+    configure(bed)
+    first, second, third = start(bed, 3)
+    asleep = next(s for s in (first, second, third) if s.state() == "suspended")
+    bed.fault("suspend.park.begin", "kill:shim")  # of the one that is asked to leave
+    asleep.ask()
+    for s in (first, second, third):
+        s.ask()
+    asleep = next(s for s in (first, second, third) if s.state() == "suspended")
+    shim = bed.shim(asleep.job)
+    c = Connection(asleep.port)
+    c.send()
+    os.kill(shim, signal.SIGKILL)
+    asleep.steps = asleep.note(c.answer())
+    c.close()
+    expect(not os.listdir(os.path.join(bed.own["BRUMATE_RUNTIME_DIR"], "turns")) or
+           wait_until(lambda: not os.listdir(os.path.join(bed.own["BRUMATE_RUNTIME_DIR"], "turns")), "turns to end"), "a turn is left")
+
+
+if __name__ == "__main__":
+    main()
