@@ -141,6 +141,7 @@ static const struct option_spec checkpoint_options[] = {
 	       "compress its memory: auto (default: if that is faster), none, lz4 or zstd"),
 	KEY_FILE("encrypt it with the key in FILE instead of the configured one"),
 	DIR("keep it in DIR instead of the default place"),
+	WAIT("wait up to TIME for another operation on the job to end"),
 	TIMEOUT("give up after TIME; the job keeps running (exit code 124)"),
 	FORCE("continue even if doctor suspects that the job may be lost"),
 	SIMULATED,

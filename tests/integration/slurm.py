@@ -1,0 +1,433 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Jobs of Slurm: suspended with their GPUs, saved and requeued. A real Slurm of three nodes in a scratch directory; a node is a
+slurmd in a mount namespace, with directories, GPUs and a brumate of its own."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from cases import Log, Skipped, case, expect, main, pids, process_start, read_text, run, wait_until
+
+NODES = ("n1", "n2", "n3")
+NEEDED = ("slurmctld", "slurmd", "munged", "sbatch", "unshare", "nsenter", "setpriv")
+PLUGIN_DIRS = ("/usr/lib/x86_64-linux-gnu/slurm-wlm", "/usr/lib/aarch64-linux-gnu/slurm-wlm", "/usr/lib64/slurm", "/usr/lib/slurm")
+VRAM_MIB = 512
+BIG_MIB = 352  # two of these do not fit onto a GPU
+START_S = 5
+
+
+def free_ports(n):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def find_program(name):
+    return shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+
+
+class Cluster:
+    """munged, slurmctld and three slurmd. Options replace lines of slurm.conf, or of the partitions and of brumate-slurm.conf."""
+
+    def __init__(self, bed, preempt="SUSPEND,GANG", low_mode="SUSPEND", low="", over="FORCE:2", slice_s=30, site="", extra="",
+                 tracks="cgroup"):
+        if os.getuid() or any(not find_program(name) for name in NEEDED):
+            raise Skipped("needs root, slurmctld, slurmd, slurm-client and munge")
+        self.plugins = next((d for d in PLUGIN_DIRS if os.path.exists(f"{d}/proctrack_{tracks}.so")), None)
+        if not self.plugins:
+            raise Skipped(f"Slurm has no proctrack/{tracks}")
+        self.bed, self.dir = bed, os.path.join(bed.dir, "slurm")
+        self.conf, self.seconds = f"{self.dir}/slurm.conf", None
+        self.out = f"{self.dir}/out"
+        self.conf_options = dict(preempt=preempt, low_mode=low_mode, low=low, over=over, slice_s=slice_s, extra=extra)
+        self.site, self.tracks = site, tracks
+
+    def write(self, name, text, mode=0o644):
+        path = f"{self.dir}/{name}"
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, mode)
+
+    def env(self):
+        return {**os.environ, "SLURM_CONF": self.conf}
+
+    def _write_conf(self):
+        ports = free_ports(4)
+        host = socket.gethostname()
+        o = self.conf_options
+        nodes = "\n".join(f"NodeName={n} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=900 State=UNKNOWN"
+                          for n, port in zip(NODES, ports[1:]))
+        self.write("slurm.conf", f"""ClusterName=t
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={self.dir}/munge/sock
+CredType=cred/munge
+StateSaveLocation={self.dir}/state
+SlurmdSpoolDir={self.dir}/spool.%n
+SlurmdPidFile={self.dir}/%n.pid
+SlurmctldPidFile={self.dir}/ctld.pid
+SlurmctldLogFile={self.dir}/log/ctld
+SlurmdLogFile={self.dir}/log/%n
+SlurmdDebug=verbose
+PluginDir={self.dir}/plugins:{self.plugins}
+PlugStackConfig={self.dir}/plugstack.conf
+ProctrackType=proctrack/brumate
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+PreemptType=preempt/partition_prio
+PreemptMode={o['preempt']}
+SchedulerTimeSlice={o['slice_s']}
+JobRequeue=1
+SchedulerParameters=bf_interval=2,sched_interval=3,batch_sched_delay=1
+KillWait=20
+MinJobAge=300
+ReturnToService=2
+MpiDefault=none
+{o['extra']}
+{nodes}
+PartitionName=low Nodes={','.join(NODES)} Default=YES PriorityTier=1 PreemptMode={o['low_mode']} {o['low']} State=UP OverSubscribe={o['over']}
+PartitionName=high Nodes={','.join(NODES)} PriorityTier=10 PreemptMode=OFF State=UP OverSubscribe={o['over']}
+""")
+        self.write("cgroup.conf", "CgroupAutomount=no\nCgroupPlugin=cgroup/v1\nConstrainDevices=no\n"
+                   if os.path.isdir("/sys/fs/cgroup/freezer") else "ConstrainDevices=no\n")
+        self.write("plugstack.conf", f"optional {self.dir}/plugins/spank_brumate.so\n")
+        self.write("brumate-slurm.conf", f"Proctrack={self.tracks}\nPluginDir={self.plugins}\nHelper={self.dir}/helper\n"
+                                         f"RunDir={self.dir}/here/steps\n{self.site}\n")
+        self.write("brumate.conf", f"[Store]\nDirectory={self.dir}/store\n")
+        # What a node has of its own, where there is one brumate for each.
+        self.write("node-env", f"""#!/bin/sh
+n=${{SLURMD_NODENAME#n}} own={self.dir}/here/$(id -u)
+mkdir -p $own/run $own/state $own/log
+export BRUMATE_GPU=simulated BRUMATE_RUNTIME_DIR=$own/run BRUMATE_STATE_DIR=$own/state BRUMATE_LOG_DIR=$own/log
+export BRUMATE_CONFIG={self.dir}/brumate.conf BRUMATE_SIM_DIR={self.dir}/here/sim BRUMATE_SIM_VRAM_MIB={VRAM_MIB} BRUMATE_SIM_UUIDS=${{n}}0,${{n}}1
+export PATH={os.path.dirname(self.bed.brumate)}:$PATH
+exec "$@"
+""", 0o755)
+        self.write("helper", f"#!/bin/sh\nexec {self.dir}/node-env {self.bed.program('brumate-slurm')} \"$@\"\n", 0o755)
+
+    def _munged(self):
+        os.mkdir(f"{self.dir}/munge", 0o711)
+        with open(f"{self.dir}/munge/key", "wb") as file:
+            file.write(os.urandom(128))
+        os.chmod(f"{self.dir}/munge/key", 0o400)
+        done = run(["chown", "-R", "munge:munge", f"{self.dir}/munge"])
+        expect(done.code == 0, done.why())
+        done = run(["setpriv", "--reuid", "munge", "--regid", "munge", "--clear-groups", find_program("munged"), "-f", "-S",
+                    f"{self.dir}/munge/sock", "--key-file", f"{self.dir}/munge/key", "--pid-file", f"{self.dir}/munge/pid",
+                    "--log-file", f"{self.dir}/munge/log", "--seed-file", f"{self.dir}/munge/seed"])
+        expect(done.code == 0, done.why())
+
+    def __enter__(self):
+        os.chmod(self.bed.dir, 0o711)
+        for name in ("", "state", "log", "plugins", "here", "store", "out"):
+            os.mkdir(f"{self.dir}/{name}", 0o755)
+        os.chmod(self.out, 0o1777)
+        for name in ("proctrack_brumate.so", "spank_brumate.so"):
+            shutil.copy(os.path.join(self.bed.build.path, "src", "edges", "slurm", name), f"{self.dir}/plugins/{name}")
+        self._write_conf()
+        start = time.monotonic()
+        try:
+            self._munged()
+            done = run([find_program("slurmctld")], env=self.env())
+            expect(done.code == 0, done.why())
+            for n in NODES:
+                os.makedirs(f"{self.dir}/node/{n}")
+                os.mkdir(f"{self.dir}/spool.{n}")
+                done = run(["unshare", "-m", "--propagation", "private", "sh", "-c",
+                            f"mount --bind {self.dir}/node/{n} {self.dir}/here && cd {self.dir}/here && mkdir sim && "
+                            f"chmod 1777 . && mount -t tmpfs sim sim && exec {find_program('slurmd')} -N {n}"], env=self.env())
+                expect(done.code == 0, done.why())
+            wait_until(lambda: self.tell("sinfo", "-h", "-p", "low", "-o", "%T %D").split() == ["idle", "3"], "three idle nodes", 20)
+            self.seconds = time.monotonic() - start
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        run(["scancel", "-u", "root", "--full", "--signal=KILL"], env=self.env())
+        for n in NODES:
+            for entry in self.jobs(n, quietly=True):
+                self.on(n, "brumate", "kill", "--signal", "KILL", entry["id"])
+        run(["scancel", "-u", "root"], env=self.env())
+        daemons = [read_text(path).strip() for path in [f"{self.dir}/{n}.pid" for n in NODES] + [f"{self.dir}/ctld.pid", f"{self.dir}/munge/pid"]]
+        for pid in map(int, filter(None, daemons)):
+            try:
+                os.kill(pid, signal.SIGTERM)
+            except ProcessLookupError:
+                continue
+            wait_until(lambda: process_start(pid) is None, f"the end of process {pid}", 20)  # pylint: disable=W0640
+        # What is still of this cluster: slurmstepd of jobs that were just killed, brokers.
+        mark = f"{self.dir}/".encode()
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if mark in file.read() and int(name) != os.getpid():
+                        os.kill(int(name), signal.SIGKILL)
+            except OSError:
+                continue
+
+    # Slurm's commands.
+    def tell(self, *argv, cwd=None):
+        done = run(argv, env=self.env(), cwd=cwd or self.out)
+        expect(done.code == 0, done.why())
+        return done.out.strip()
+
+    def why(self):
+        """What the logs of Slurm say of us."""
+        lines = [line for n in NODES for line in read_text(f"{self.dir}/log/{n}").splitlines() if "proctrack/brumate" in line]
+        jobs = [(entry["name"], entry["state"], entry["message"]) for n in NODES for entry in self.jobs(n, quietly=True)]
+        return f"; Slurm says: {' / '.join(lines[-4:])}; {self.tell('squeue', '-h', '-o', '%i %T %r %N')}; {jobs}"
+
+    def batch(self, name, command, *options):
+        """A batch script of one command: (id, log)."""
+        path = f"{self.out}/{name}.out"
+        job = self.tell("sbatch", "--parsable", "-J", name, "-o", path, "--open-mode=append", *options, "--wrap", f"exec {command}")
+        with open(path, "a", encoding="utf-8"):
+            pass
+        return job, Log(path)
+
+    def counter(self, mib=64, *more):
+        return " ".join(str(word) for word in (self.bed.program("counter"), "--mib", mib, "--chunk-mib", 32, "--interval-ms", 100, *more))
+
+    def state(self, job):
+        found = re.search(r"JobState=(\S+)", self.tell("scontrol", "show", "job", job))
+        return found[1]
+
+    def wait_state(self, job, state, seconds=60):
+        wait_until(lambda: self.state(job) == state, f"job {job} to be {state}, not {self.state(job)}{self.why()}", seconds)
+
+    def node_of(self, job):
+        return self.tell("squeue", "-h", "-j", job, "-o", "%N")
+
+    # The brumate of a node.
+    def on(self, node, *argv):
+        pid = read_text(f"{self.dir}/{node}.pid").strip()
+        return run(["nsenter", "-t", pid, "-m", f"{self.dir}/node-env", *argv], env={**self.env(), "SLURMD_NODENAME": node})
+
+    def jobs(self, node, quietly=False):
+        done = self.on(node, "brumate", "ps", "--format", "json")
+        if quietly and done.code:
+            return []
+        expect(done.code == 0, done.why())
+        return done.json()["jobs"]
+
+    def states(self, node):
+        return {entry["labels"]["slurm.job"]: entry["state"] for entry in self.jobs(node)}
+
+    def free_mib(self, node, gpu=0):
+        facts = self.on(node, "brumate", "doctor", "--format", "json").json()["facts"]
+        one = facts["gpus"][gpu]
+        return (one["total_bytes"] - one["used_bytes"]) >> 20
+
+
+def at_work(log):
+    log.wait_for(r"^.*step \d+ ")
+
+
+def stands_still(cluster, node, job, log):
+    """Slurm's job is suspended: its device memory has left the GPU, and it makes no step."""
+    wait_until(lambda: cluster.states(node).get(job) == "suspended", f"brumate on {node} to have suspended {job}{cluster.why()}")
+    step = log.last_step()
+    wait_until(lambda: cluster.free_mib(node) > VRAM_MIB - 64, "an empty GPU", 10)
+    expect(log.last_step() == step, "it goes on")
+
+
+@case
+def suspend_and_resume(bed):
+    with Cluster(bed) as slurm:
+        expect(slurm.seconds < START_S * 4, f"it took {slurm.seconds:.1f} s to start")
+        job, log = slurm.batch("one", slurm.counter(), "--brumate", "-w", "n1")
+        at_work(log)
+        expect(slurm.states("n1") == {job: "running"}, f"{slurm.states('n1')}")
+        for _ in range(2):
+            slurm.tell("scontrol", "suspend", job)
+            slurm.wait_state(job, "SUSPENDED")
+            stands_still(slurm, "n1", job, log)
+            slurm.tell("scontrol", "resume", job)
+            slurm.wait_state(job, "RUNNING")
+            wait_until(lambda: slurm.states("n1").get(job) == "running", "brumate to have resumed it")
+            log.goes_on()
+        slurm.tell("scancel", job)
+        wait_until(lambda: not slurm.jobs("n1"), "its end")
+
+
+@case
+def a_task_is_as_without_it(bed):
+    """Its output, its exit status, its signals; and what is no job says why."""
+    with Cluster(bed) as slurm:
+        done = run(["srun", "--brumate", "sh", "-c", "echo out; echo $SLURM_PROCID; exit 7"], env=slurm.env(), cwd=slurm.out)
+        expect(done.code == 7 and done.out == "out\n0\n", done.why())
+        done = run(["srun", "--brumate=no", "sh", "-c", "echo $PPID; exit 3"], env=slurm.env(), cwd=slurm.out)
+        expect(done.code == 3, done.why())
+        done = run(["srun", "--brumate=perhaps", "true"], env=slurm.env(), cwd=slurm.out)
+        expect(done.code != 0 and "brumate" in done.err, done.why())
+        script = 'trap "echo caught; exit 5" USR2; echo ready; while :; do sleep 0.1; done'
+        log = Log(f"{slurm.out}/signal.out")
+        with open(log.path, "w", encoding="utf-8") as out:
+            step = subprocess.Popen(["srun", "--brumate", "-J", "signal", "sh", "-c", script], env=slurm.env(), stdout=out, cwd=slurm.out)
+        log.wait_for("^ready")
+        slurm.tell("scancel", "--signal=USR2", "--name=signal")
+        log.wait_for("^caught")
+        expect(step.wait(30) == 5, f"exit {step.returncode}")
+        expect(not any(slurm.jobs(n) for n in NODES), "a record is left")
+        # A step that has ended, and one that is no job, are suspended as ever.
+        job, log = slurm.batch("plain", "sleep 600", "-w", "n2")
+        wait_until(lambda: slurm.state(job) == "RUNNING", "it to run")
+        slurm.tell("scontrol", "suspend", job)
+        slurm.wait_state(job, "SUSPENDED")
+        expect(slurm.jobs("n2") == [], "it is a job")
+        slurm.tell("scancel", job)
+
+
+@case
+def high_preempts_low_by_suspending_it(bed):
+    """Both need most of one GPU: the one that comes waits until the other has left, which comes back where it was."""
+    with Cluster(bed) as slurm:
+        low, low_log = slurm.batch("low", slurm.counter(BIG_MIB), "--brumate", "-p", "low", "-w", "n1", "-c2")
+        at_work(low_log)
+        high, high_log = slurm.batch("high", slurm.counter(BIG_MIB, "--steps", 30), "--brumate", "-p", "high", "-w", "n1", "-c2")
+        slurm.wait_state(low, "SUSPENDED")
+        at_work(high_log)
+        step = low_log.last_step()
+        expect(slurm.states("n1") == {low: "suspended", high: "running"}, f"{slurm.states('n1')}")
+        slurm.wait_state(high, "COMPLETED")
+        high_log.is_right()
+        expect(high_log.last_step() == 30, f"it ended at {high_log.last_step()}")
+        slurm.wait_state(low, "RUNNING")
+        low_log.wait_until(lambda _: low_log.is_right() > step, "low to go on", 60)
+        low_log.goes_on()
+
+
+@case
+def two_jobs_take_turns_on_a_gpu(bed):
+    """By the gang scheduler. The broker works for both, and stands in neither's cgroup."""
+    with Cluster(bed, slice_s=6) as slurm:
+        jobs = [slurm.batch(name, slurm.counter(BIG_MIB), "--brumate", "-p", "low", "-w", "n1", "-c2") for name in "ab"]
+        turns = {job: 0 for job, _ in jobs}
+        deadline = time.monotonic() + 100
+        before = None
+        while min(turns.values()) < 3:
+            expect(time.monotonic() < deadline, f"turns {turns}{slurm.why()}")
+            running = [job for job, _ in jobs if slurm.states("n1").get(job) == "running"]
+            expect(len(running) < 2, "both are on the GPU")
+            if running and running[0] != before:
+                before = running[0]
+                log = dict(jobs)[before]
+                step = log.last_step()
+                log.wait_until(lambda _: log.is_right() > step, f"a step of {before}", 30)  # pylint: disable=W0640
+                turns[before] += 1
+            time.sleep(0.1)  # Slurm tells nobody when it changes its mind
+        expect("OUT_OF_MEMORY" not in "".join(log.text() for _, log in jobs), "out of memory")
+        places = [read_text(f"/proc/{pid}/cgroup") for pid in pids() if read_text(f"/proc/{pid}/comm") == "brumate-broker\n" and
+                  f"{slurm.dir}/here/" in read_text(f"/proc/{pid}/environ")]
+        expect(places and all("slurm" not in text and "/brumate/0" in text for text in places), f"{places}")
+
+
+@case
+def preempted_saved_and_requeued_onto_another_node(bed):
+    with Cluster(bed, preempt="REQUEUE", low_mode="REQUEUE", low="GraceTime=3", over="NO") as slurm:
+        low, log = slurm.batch("low", slurm.counter(128), "--brumate", "--requeue", "-p", "low", "-c2")
+        at_work(log)
+        node = slurm.node_of(low)
+        high, high_log = slurm.batch("high", slurm.counter(BIG_MIB, "--steps", 60), "--brumate", "-p", "high", "-w", node, "-c2")
+        log.wait_for("^brumate: saved", 60)
+        step = log.last_step()
+        at_work(high_log)
+        slurm.wait_state(low, "PENDING")
+        slurm.tell("scontrol", "update", f"jobid={low}", "starttime=now")
+        log.wait_for("^brumate: restoring", 90)
+        log.wait_until(lambda _: log.is_right() > step + 3, "low to go on", 60)
+        expect(slurm.node_of(low) != node and "Restarts=1" in slurm.tell("scontrol", "show", "job", low), "it is where it was")
+        slurm.wait_state(high, "COMPLETED")
+        # Once more, by its administrator, who drains the node that it is on.
+        node = slurm.node_of(low)
+        slurm.tell("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+        slurm.tell("scontrol", "requeue", low)
+        log.wait_until(lambda text: text.count("brumate: saved") == 2, "it to be saved", 60)
+        step = log.last_step()
+        slurm.wait_state(low, "PENDING")
+        slurm.tell("scontrol", "update", f"jobid={low}", "starttime=now")
+        log.wait_until(lambda _: log.is_right() > step + 3, "low to go on", 90)
+        expect(slurm.node_of(low) != node, "it is on the node that drains")
+
+
+@case
+def what_is_cancelled_is_not_saved(bed):
+    with Cluster(bed) as slurm:
+        job, log = slurm.batch("one", slurm.counter(), "--brumate", "-w", "n1")
+        at_work(log)
+        slurm.tell("scancel", job)
+        wait_until(lambda: not slurm.jobs("n1"), f"its end: {log.tail()}", 30)
+        expect("brumate: saved" not in log.text() and not os.listdir(f"{slurm.dir}/store"), f"{log.tail()}")
+
+
+@case
+def an_array_is_suspended(bed):
+    with Cluster(bed) as slurm:
+        path = f"{slurm.out}/array.%a.out"
+        job = slurm.tell("sbatch", "--parsable", "--brumate", "-a", "0-2", "-o", path, "--wrap", f"exec {slurm.counter(32)}")
+        logs = [Log(path.replace("%a", str(i))) for i in range(3)]
+        wait_until(lambda: all(os.path.exists(log.path) for log in logs), "all to begin", 60)
+        for log in logs:
+            at_work(log)
+        slurm.tell("scontrol", "suspend", job)
+        wait_until(lambda: sorted(state for n in NODES for state in slurm.states(n).values()) == ["suspended"] * 3, "all to leave")
+        slurm.tell("scontrol", "resume", job)
+        for log in logs:
+            log.goes_on()
+        slurm.tell("scancel", job)
+
+
+@case
+def a_step_on_two_nodes(bed):
+    with Cluster(bed) as slurm:
+        log = Log(f"{slurm.out}/two.out")
+        with open(log.path, "w", encoding="utf-8") as out:
+            step = subprocess.Popen(["srun", "--brumate", "-l", "-J", "two", "-N2", *slurm.counter(64).split()], env=slurm.env(),
+                                    stdout=out, cwd=slurm.out)
+        log.wait_until(lambda text: all(re.search(rf"^{k}: .*step ", text, re.M) for k in (0, 1)), "both ranks")
+        job = slurm.tell("squeue", "-h", "-n", "two", "-o", "%A")
+        for _ in range(2):
+            slurm.tell("scontrol", "suspend", job)
+            wait_until(lambda: [state for n in NODES for state in slurm.states(n).values()] == ["suspended"] * 2, "both to leave")
+            slurm.tell("scontrol", "resume", job)
+            count = {k: len(re.findall(rf"^{k}: .*step ", log.text(), re.M)) for k in (0, 1)}
+            log.wait_until(lambda text: all(len(re.findall(rf"^{k}: .*step ", text, re.M)) > count[k] + 2 for k in (0, 1)),  # pylint: disable=W0640
+                           "both to go on")
+        expect("BAD" not in log.text() and "ERR" not in log.text(), log.tail())
+        slurm.tell("scancel", job)
+        step.wait(60)
+
+
+@case
+def a_helper_that_hangs(bed):
+    """Slurm goes on without it, in time."""
+    with Cluster(bed, site="Wait=1\n") as slurm:
+        job, log = slurm.batch("one", slurm.counter(), "--brumate", "-w", "n1")
+        at_work(log)
+        slurm.write("helper", "#!/bin/sh\nexec sleep 1000\n", 0o755)
+        start = time.monotonic()
+        slurm.tell("scontrol", "suspend", job)
+        slurm.wait_state(job, "SUSPENDED")
+        wait_until(lambda: "no end in time, killed; going on without it" in read_text(f"{slurm.dir}/log/n1"), "the deadline", 30)
+        expect(time.monotonic() - start < 25, "it took too long")
+        slurm.write("helper", "#!/bin/sh\nexit 0\n", 0o755)
+        slurm.tell("scontrol", "resume", job)
+        slurm.wait_state(job, "RUNNING")
+        log.goes_on()
+
+
+main()
