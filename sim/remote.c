@@ -33,22 +33,22 @@ enum {
 
 enum { CALLER_KILLED_CHECK_MS = 50, STATUS_BYTES_MAX = 65536 };
 
-struct target {
+struct peer_process {
 	int pidfd, fd; /* fd: of the control block, a description of our own */
 	int tid;       /* of the restore thread, as we see it */
 	struct ctl *ctl;
 };
 
-#define TARGET_EMPTY ((struct target){ .pidfd = -1, .fd = -1 })
+#define TARGET_EMPTY ((struct peer_process){ .pidfd = -1, .fd = -1 })
 
-static void target_close(struct target *t)
+static void target_close(struct peer_process *t)
 {
 	cleanup_close(&t->pidfd);
 	cleanup_close(&t->fd);
 	if (t->ctl)
 		munmap(t->ctl, sizeof(*t->ctl));
 }
-DEFINE_AUTO_FINI(struct target, target_close)
+DEFINE_AUTO_FINI(struct peer_process, target_close)
 
 /* The id of thread @tid of @pid in its own pid namespace: the last number of "NSpid:". */
 static int inner_tid(int pid, const char *tid)
@@ -96,7 +96,7 @@ static bool is_block(int dir, const char *name)
 	return !strncmp(link, "/memfd:" CTL_MEMFD_NAME, strlen("/memfd:" CTL_MEMFD_NAME));
 }
 
-static bool try_block(struct target *t, int pid, int dir, const char *name)
+static bool try_block(struct peer_process *t, int pid, int dir, const char *name)
 {
 	auto_close int fd = openat(dir, name, O_RDWR | O_CLOEXEC);
 	struct stat st;
@@ -122,7 +122,7 @@ static bool try_block(struct target *t, int pid, int dir, const char *name)
 	return true;
 }
 
-static CUresult find_block(struct target *t, int pid)
+static CUresult find_block(struct peer_process *t, int pid)
 {
 	char path[64];
 	auto_closedir DIR *dir = NULL;
@@ -139,7 +139,7 @@ static CUresult find_block(struct target *t, int pid)
 	return errno == EACCES ? (CUresult)RESULT_NO_ACCESS : (CUresult)RESULT_NO_CLIENT;
 }
 
-static bool is_dead(const struct target *t)
+static bool is_dead(const struct peer_process *t)
 {
 	struct pollfd poll_fd = { .fd = t->pidfd, .events = POLLIN };
 
@@ -159,7 +159,7 @@ static int process_of(int tid)
 	return line ? atoi(line + strlen("\nTgid:")) : -1;
 }
 
-static CUresult target_open(struct target *t, int pid)
+static CUresult target_open(struct peer_process *t, int pid)
 {
 	if (!config_get())
 		return CUDA_ERROR_SYSTEM_NOT_READY;
@@ -174,7 +174,7 @@ static CUresult target_open(struct target *t, int pid)
 }
 
 struct watch {
-	struct target *target;
+	struct peer_process *target;
 	uint32_t asked;
 	int stop; /* eventfd */
 };
@@ -210,7 +210,7 @@ static int start_watch(struct watch *watch, pthread_t *ret)
 }
 
 /* Waits until request @asked is answered; false when @deadline_ns came first. */
-static bool wait_done(struct target *t, uint32_t asked, uint64_t deadline_ns)
+static bool wait_done(struct peer_process *t, uint32_t asked, uint64_t deadline_ns)
 {
 	struct watch watch = { .target = t, .asked = asked };
 	auto_close int stop = -1;
@@ -233,7 +233,7 @@ static bool wait_done(struct target *t, uint32_t asked, uint64_t deadline_ns)
  * One caller at a time. The flock goes with its holder, however that ends; a caller that is killed
  * wakes nobody up, hence the look from time to time.
  */
-static bool take_turn(struct target *t, uint64_t deadline_ns)
+static bool take_turn(struct peer_process *t, uint64_t deadline_ns)
 {
 	while (flock(t->fd, LOCK_EX | LOCK_NB) < 0) {
 		uint32_t freed = atomic_load(&t->ctl->freed);
@@ -246,7 +246,7 @@ static bool take_turn(struct target *t, uint64_t deadline_ns)
 	return true;
 }
 
-static void give_turn(struct target *t)
+static void give_turn(struct peer_process *t)
 {
 	flock(t->fd, LOCK_UN);
 	atomic_fetch_add(&t->ctl->freed, 1);
@@ -257,7 +257,7 @@ static void give_turn(struct target *t)
  * H200: the time-out counts from when the process answers: a lock of a stopped process outlasts it,
  * and succeeds once the process is continued.
  */
-static CUresult ask(struct target *t, enum ctl_op op, unsigned int timeout_ms, uint64_t deadline_ns,
+static CUresult ask(struct peer_process *t, enum ctl_op op, unsigned int timeout_ms, uint64_t deadline_ns,
 		    const struct restore_request *request)
 {
 	uint32_t asked = atomic_load(&t->ctl->asked);
@@ -280,7 +280,7 @@ static CUresult ask(struct target *t, enum ctl_op op, unsigned int timeout_ms, u
 
 /* Leaves @target open for the caller to look at and close. */
 static CUresult call_target(const char *name, int pid, enum ctl_op op, unsigned int timeout_ms,
-			    const struct restore_request *request, struct target *target)
+			    const struct restore_request *request, struct peer_process *target)
 {
 	uint64_t deadline = timeout_ms ? deadline_in_ms(timeout_ms) : DEADLINE_NEVER;
 	CUresult r = sim_fault(name);
@@ -299,7 +299,7 @@ static CUresult call_target(const char *name, int pid, enum ctl_op op, unsigned 
 static CUresult call(const char *name, int pid, enum ctl_op op, unsigned int timeout_ms,
 		     const struct restore_request *request)
 {
-	auto_(target_close) struct target target = TARGET_EMPTY;
+	auto_(target_close) struct peer_process target = TARGET_EMPTY;
 
 	return call_target(name, pid, op, timeout_ms, request, &target);
 }
@@ -326,7 +326,7 @@ static CUresult fill_request(struct restore_request *ret, const CUcheckpointRest
 /* H200: even the state is answered by the process itself: a stopped one does not answer. */
 CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 {
-	auto_(target_close) struct target target = TARGET_EMPTY;
+	auto_(target_close) struct peer_process target = TARGET_EMPTY;
 	CUresult r;
 
 	if (!state)
@@ -339,7 +339,7 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 
 CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 {
-	auto_(target_close) struct target target = TARGET_EMPTY;
+	auto_(target_close) struct peer_process target = TARGET_EMPTY;
 	CUresult r;
 
 	if (!tid)

@@ -19,7 +19,7 @@
 enum { LOCK_GRACE_MS = 1000 }; /* so that the driver's own timeout of a lock is reported */
 
 /* One process of a batch. */
-struct target {
+struct batch_process {
 	struct batch *batch;
 	pid_t pid;
 	enum {
@@ -27,8 +27,8 @@ struct target {
 		TARGET_CALLS,
 		TARGET_ANSWERED,
 		TARGET_LATE
-	} state;		     /* under the driver's lock */
-	struct target *next_calling; /* in the driver's list of calls under way */
+	} state;			    /* under the driver's lock */
+	struct batch_process *next_calling; /* in the driver's list of calls under way */
 	struct driver_outcome outcome;
 };
 
@@ -38,7 +38,7 @@ struct batch {
 	uint64_t deadline_ns;
 	struct dev_process *processes; /* query each target instead; NULL: make the call */
 	size_t n_left, n_refs;	       /* under the driver's lock */
-	struct target targets[];
+	struct batch_process targets[];
 };
 
 struct driver {
@@ -54,7 +54,7 @@ struct driver {
 	struct dev_info info;
 	struct brumate_error err;
 
-	struct target *calling;
+	struct batch_process *calling;
 	size_t n_calls; /* threads that make a call, or are about to */
 	uint64_t last_end_ns, n_done[DEV_ACTION__MAX];
 };
@@ -160,7 +160,7 @@ static bool wait_change(struct driver *d, uint64_t deadline_ns)
 /* Under the lock. */
 static bool is_busy(const struct driver *d, pid_t pid)
 {
-	for (const struct target *t = d->calling; t; t = t->next_calling)
+	for (const struct batch_process *t = d->calling; t; t = t->next_calling)
 		if (t->pid == pid)
 			return true;
 	return false;
@@ -184,7 +184,7 @@ static void unref_batch(struct batch *b)
 	}
 }
 
-static bool begin_call(struct target *t)
+static bool begin_call(struct batch_process *t)
 {
 	struct driver *d = t->batch->driver;
 
@@ -199,14 +199,14 @@ static bool begin_call(struct target *t)
 	return may;
 }
 
-static void end_call(struct target *t, const struct driver_outcome *outcome)
+static void end_call(struct batch_process *t, const struct driver_outcome *outcome)
 {
 	struct batch *b = t->batch;
 	struct driver *d = b->driver;
 
 	pthread_mutex_lock(&d->lock);
 	if (t->state == TARGET_CALLS) {
-		struct target **at = &d->calling;
+		struct batch_process **at = &d->calling;
 
 		while (*at != t)
 			at = &(*at)->next_calling;
@@ -224,7 +224,7 @@ static void end_call(struct target *t, const struct driver_outcome *outcome)
 	pthread_mutex_unlock(&d->lock);
 }
 
-static struct driver_outcome call_driver(const struct target *t)
+static struct driver_outcome call_driver(const struct batch_process *t)
 {
 	const struct batch *b = t->batch;
 	const struct dev_backend *backend = b->driver->backend;
@@ -249,7 +249,7 @@ static struct driver_outcome call_driver(const struct target *t)
 	return o;
 }
 
-static struct driver_outcome ask_driver(const struct target *t)
+static struct driver_outcome ask_driver(const struct batch_process *t)
 {
 	const struct batch *b = t->batch;
 	struct dev_process *p = &b->processes[t - b->targets];
@@ -264,7 +264,7 @@ static struct driver_outcome ask_driver(const struct target *t)
 
 static void *run_target(void *arg)
 {
-	struct target *t = arg;
+	struct batch_process *t = arg;
 	struct driver_outcome outcome = timed_out;
 
 	if (begin_call(t))
@@ -273,7 +273,7 @@ static void *run_target(void *arg)
 	return NULL;
 }
 
-static void start_target(struct target *t)
+static void start_target(struct batch_process *t)
 {
 	struct driver *d = t->batch->driver;
 

@@ -80,19 +80,19 @@ static struct peer find_peer(int dir_fd)
 	return p;
 }
 
-int keeper_connect(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err)
+int keeper_connect(struct keeper *ret, const struct target *target, struct brumate_error *err)
 {
-	auto_close int dir_fd = RESERVE_TRY(open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC));
+	auto_close int dir_fd = RESERVE_TRY(open(target->dir, O_PATH | O_DIRECTORY | O_CLOEXEC));
 	if (dir_fd < 0)
-		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
+		return brumate_fail(err, errno, "keeper of job %s: %m", target->id);
 	auto_close int fd = RESERVE_TRY(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 	struct sockaddr_un address;
 	if (fd < 0)
-		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
+		return brumate_fail(err, errno, "keeper of job %s: %m", target->id);
 	address_of(&address, dir_fd);
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
 		return brumate_fail(err, errno == ECONNREFUSED ? ENOENT : errno,
-				    "keeper of job %s: %m", owner->id);
+				    "keeper of job %s: %m", target->id);
 	ret->pid = 0;
 	ret->peer = find_peer(dir_fd);
 	ret->fd = take_fd(&fd);
@@ -145,10 +145,10 @@ void keeper_dismiss(struct keeper *k)
 /* ---- starting it ---- */
 
 /* It inherits a socket that listens already, so a client can connect before the keeper is up. */
-static int start_keeper(const struct keeper_owner *owner, struct brumate_error *err)
+static int start_keeper(const struct target *target, struct brumate_error *err)
 {
 	auto_free char *program = path_find_helper("brumate-shim");
-	auto_close int dir_fd = RESERVE_TRY(open(owner->dir, O_PATH | O_DIRECTORY | O_CLOEXEC));
+	auto_close int dir_fd = RESERVE_TRY(open(target->dir, O_PATH | O_DIRECTORY | O_CLOEXEC));
 	auto_close int null_fd = RESERVE_TRY(open("/dev/null", O_RDWR | O_CLOEXEC));
 	auto_close int fd = RESERVE_TRY(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 	struct sockaddr_un address;
@@ -156,40 +156,39 @@ static int start_keeper(const struct keeper_owner *owner, struct brumate_error *
 	if (!program)
 		return brumate_fail(err, ENOENT, "brumate-shim is not installed");
 	if (dir_fd < 0 || null_fd < 0 || fd < 0)
-		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
+		return brumate_fail(err, errno, "keeper of job %s: %m", target->id);
 	address_of(&address, dir_fd);
 	unlink(address.sun_path);
 	/* Its directory is ours alone. */
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 || listen(fd, 8) < 0)
-		return brumate_fail(err, errno, "keeper of job %s: %m", owner->id);
-	const char *const argv[] = { program, "brumate-keeper",
-				     owner->is_container ? "--keep-container" : "--keep",
-				     owner->dir, NULL };
+		return brumate_fail(err, errno, "keeper of job %s: %m", target->id);
+	const char *const argv[] = { program,	  "brumate-keeper",	  "--keep",
+				     target->dir, target->owned_by->heir, NULL };
 	/* Standard error stays: the log of the shim that starts it. */
 	const int fds[] = { null_fd, null_fd, STDERR_FILENO, fd };
 	int r = spawn_program(argv, fds, SOCKET_FD + 1);
-	return r < 0 ? brumate_fail(err, -r, "start of the keeper of job %s: %m", owner->id) : 0;
+	return r < 0 ? brumate_fail(err, -r, "start of the keeper of job %s: %m", target->id) : 0;
 }
 
-int keeper_start_heir(const char *dir, struct brumate_error *err)
+int keeper_start_heir(const char *name, const char *dir, struct brumate_error *err)
 {
-	auto_free char *program = path_find_helper("brumate-container");
-	const char *const argv[] = { program, "brumate-container", "--heir", dir, NULL };
+	auto_free char *program = path_find_helper(name);
+	const char *const argv[] = { program, name, "--heir", dir, NULL };
 	const int fds[] = { STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO };
 
 	if (!program)
-		return brumate_fail(err, ENOENT, "brumate-container is not installed");
+		return brumate_fail(err, ENOENT, "%s is not installed", name);
 	int r = spawn_program(argv, fds, STDERR_FILENO + 1);
-	return r < 0 ? brumate_fail(err, -r, "start of brumate-container: %m") : 0;
+	return r < 0 ? brumate_fail(err, -r, "start of %s: %m", name) : 0;
 }
 
-static int watch_root(struct keeper *k, const struct keeper_owner *owner, struct brumate_error *err)
+static int watch_root(struct keeper *k, const struct target *target, struct brumate_error *err)
 {
 	struct keeper_message m = { .op = KEEPER_WATCH, .n = 1 };
-	auto_close int pid_fd = proc_open(owner->root);
+	auto_close int pid_fd = proc_open(target->root);
 
 	if (pid_fd < 0)
-		return brumate_fail(err, -pid_fd, "process %d: %m", owner->root.pid);
+		return brumate_fail(err, -pid_fd, "process %d: %m", target->root.pid);
 	int r = ask_keeper(k, &m, &pid_fd, NULL, NULL, err);
 	if (r < 0)
 		return r;
@@ -199,20 +198,20 @@ static int watch_root(struct keeper *k, const struct keeper_owner *owner, struct
 	return 0;
 }
 
-int keeper_open(struct keeper *ret, const struct keeper_owner *owner, bool is_spare,
+int keeper_open(struct keeper *ret, const struct target *target, bool is_spare,
 		struct brumate_error *err)
 {
 	struct keeper k = KEEPER_EMPTY;
 	int r = -ENOENT;
 
 	for (int tries = 0; tries < TRIES; tries++) {
-		r = keeper_connect(&k, owner, err);
-		if (r == -ENOENT && (r = start_keeper(owner, err)) == 0)
-			r = keeper_connect(&k, owner, err);
+		r = keeper_connect(&k, target, err);
+		if (r == -ENOENT && (r = start_keeper(target, err)) == 0)
+			r = keeper_connect(&k, target, err);
 		k.peer.may_end = is_spare;
 		/* One that is just ending may have accepted nobody: its answer proves it. */
 		if (r == 0)
-			r = watch_root(&k, owner, err);
+			r = watch_root(&k, target, err);
 		if (r == 0) {
 			*ret = k;
 			return 0;

@@ -16,6 +16,7 @@
 #include "base/cleanup.h"
 #include "base/error.h"
 #include "client/peer.h"
+#include "job/target.h"
 #include "process/process.h"
 
 enum { KEEPER_FDS_MAX = 64 };
@@ -52,23 +53,13 @@ int keeper_receive(int socket_fd, struct keeper_message *ret, int *ret_fds, size
 /** @fds borrowed. */
 int keeper_send(int socket_fd, const struct keeper_message *m, const int *fds, size_t n_fds);
 
-/** Whose memory a keeper keeps. Strings are borrowed. */
-struct keeper_owner {
-	const char *id;	     /* of the job, for messages */
-	const char *dir;     /* where the keeper's socket is */
-	struct proc_id root; /* what is kept is useless once this process has ended */
-	/* Memory of a container, not of a job: our successor is brumate-container, started only if KEEPER_HEIR_NOTE
-	 * exists. */
-	bool is_container;
-};
-
-/* In the directory: a lock of the owner of what is kept, by which the keeper sees that the owner lives, and for
- * containers a note that the keeper is to start a successor if it does not. */
+/* In the directory: a lock of the owner of what is kept, by which the keeper sees that the owner lives, and, where its
+ * successor is another program than the shim, a note as long as that is to be started if the owner dies. */
 #define KEEPER_OWNER_LOCK "shim.lock"
 #define KEEPER_HEIR_NOTE  "heir"
 
-/** Starts who comes after the owner of a container's memory. 0, -errno. */
-int keeper_start_heir(const char *dir, struct brumate_error *err);
+/** Starts the program @name as the successor of the owner of @dir. 0, -errno. */
+int keeper_start_heir(const char *name, const char *dir, struct brumate_error *err);
 
 struct keeper {
 	int fd;	   /* -1: not connected */
@@ -80,11 +71,11 @@ struct keeper {
 #define KEEPER_EMPTY ((struct keeper){ .fd = -1 })
 
 /** Connects to the job's keeper. -ENOENT: there is none. */
-int keeper_connect(struct keeper *ret, const struct keeper_owner *owner, struct brumate_error *err);
+int keeper_connect(struct keeper *ret, const struct target *target, struct brumate_error *err);
 /** Like keeper_connect(), but starts a keeper if there is none; it watches the job's root. @is_spare: the caller holds
  * all that the keeper may hold, so a keeper that stands still is killed; the calls below do so if @ret->peer.may_end is
  * set. */
-int keeper_open(struct keeper *ret, const struct keeper_owner *owner, bool is_spare,
+int keeper_open(struct keeper *ret, const struct target *target, bool is_spare,
 		struct brumate_error *err);
 /** Accepts the empty value. The keeper goes on: where it cannot tell that the shim lives, it starts the next one. */
 void keeper_close(struct keeper *k);

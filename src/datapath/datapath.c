@@ -104,8 +104,8 @@ static void drop_ended_agents(struct datapath *d)
 			d->agents[left++] = *a;
 			continue;
 		}
-		log_info("process ends, and the job goes on without it: job=%s pid=%d", d->owner.id,
-			 a->agent.id.pid);
+		log_info("process ends, and the job goes on without it: job=%s pid=%d",
+			 d->target->id, a->agent.id.pid);
 		agent_close(&a->agent);
 		datapath_agent_fini(a);
 		datapath_agent_unshare(a);

@@ -2,7 +2,7 @@
 /*
  * The data path of a tree of processes: moves their device memory out of them and back, without their driver. Agents
  * in the processes park the memory (park.h), the vault holds it (vault.h), the broker copies it (move.h). The data
- * path knows neither a job nor a store: its caller names the owner of the memory, and provides the sink that writes a
+ * path knows neither a job nor a store: its caller names whose memory it is, and provides the sink that writes a
  * host copy to a checkpoint and the source that reads one back. Not for two threads at once.
  */
 #pragma once
@@ -96,11 +96,10 @@ struct move;
 
 struct datapath {
 	/* set by the caller; borrowed, except agent_dir */
-	struct keeper_owner owner;
-	char *agent_dir;     /* the directory of the agents' sockets; owned */
-	bool uses_agents;    /* false: the driver alone moves device memory */
-	bool simulated;	     /* the driver is the simulated one */
-	struct vault *vault; /* NULL: the data path does nothing */
+	const struct target *target; /* whose memory it is */
+	char *agent_dir;	     /* the directory of the agents' sockets; owned */
+	bool uses_agents;	     /* false: the driver alone moves device memory */
+	struct vault *vault;	     /* NULL: the data path does nothing */
 	struct progress *progress;
 	uint32_t lock_timeout_ms; /* for closing a gate, if the progress has no deadline */
 	bool force;	    /* proceed although some memory cannot be taken apart by the library */

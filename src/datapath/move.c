@@ -443,7 +443,7 @@ static int with_session(struct move *t, int (*fn)(struct move *t, struct transfe
 		if (tries && !begin_anew(t))
 			break;
 		t->err = BRUMATE_ERROR_NONE;
-		r = broker_client_open(&broker, t->d->simulated, &t->err);
+		r = broker_client_open(&broker, t->d->target->simulated, &t->err);
 		if (r == 0)
 			r = transfer_client_open(&c, &broker, &t->err);
 		if (r == 0)
@@ -587,7 +587,7 @@ static int bring(struct move *t, bool verify)
 		return r;
 	if (t->source.plan)
 		log_info("device memory is loaded into host memory first: job=%s reason=\"%s\"",
-			 t->d->owner.id, t->err.text);
+			 t->d->target->id, t->err.text);
 	t->err = BRUMATE_ERROR_NONE;
 	if (t->early)
 		void_early(t);
@@ -600,7 +600,7 @@ static int bring(struct move *t, bool verify)
 static int load_again(struct move *t)
 {
 	log_warn("device memory is read again from the checkpoint: job=%s reason=\"%s\"",
-		 t->d->owner.id, t->err.code ? t->err.text : "its digests were not compared");
+		 t->d->target->id, t->err.code ? t->err.text : "its digests were not compared");
 	if (t->early)
 		void_early(t);
 	for (size_t i = 0; i < t->n; i++)
@@ -613,7 +613,7 @@ static int load_again(struct move *t)
  * disk in part. */
 static int copy_anew(struct move *t)
 {
-	log_info("the kept host copy is not used: job=%s reason=\"%s\"", t->d->owner.id,
+	log_info("the kept host copy is not used: job=%s reason=\"%s\"", t->d->target->id,
 		 t->err.text);
 	t->given_up = t->copy;
 	t->copy = HOST_COPY_EMPTY;
@@ -774,11 +774,11 @@ static int take_copy(struct datapath *d, struct move *t, struct brumate_error *e
 		v->copied = true; /* never written to the table, since the program runs */
 		return 0;
 	}
-	int r = vault_guard(v, &d->owner, err);
+	int r = vault_guard(v, d->target, err);
 	if (r < 0)
 		return r;
 	v->copied = true;
-	return vault_save(v, &d->owner, err);
+	return vault_save(v, d->target, err);
 }
 
 /* Puts the filled device memory into the vault. */
@@ -793,8 +793,8 @@ static int take_device(struct datapath *d, struct move *t, struct brumate_error 
 	}
 	if (t->way == WAY_LOAD) /* until the program runs, the image serves as the second holder */
 		return 0;
-	int r = vault_guard(v, &d->owner, err);
-	return r < 0 ? r : vault_save(v, &d->owner, err);
+	int r = vault_guard(v, d->target, err);
+	return r < 0 ? r : vault_save(v, d->target, err);
 }
 
 /* Takes @t, which has run. */

@@ -94,9 +94,9 @@ bool park_has_missed(const struct datapath *d, const struct proc_tree *tree)
 
 static void add_agent(struct datapath *d, struct proc_id id, bool is_new)
 {
-	d->agents[d->n_agents++] =
-		(struct datapath_agent){ .agent = { .fd = -1, .id = id, .simulated = d->simulated },
-					 .is_new = is_new };
+	d->agents[d->n_agents++] = (struct datapath_agent){
+		.agent = { .fd = -1, .id = id, .simulated = d->target->simulated }, .is_new = is_new
+	};
 }
 
 static bool is_among(const struct proc_id *ids, size_t n, struct proc_id id)
@@ -163,7 +163,7 @@ int park_find(struct datapath *d, const struct proc_tree *tree, const struct pro
 	d->agents = calloc(n + tree->n + 1, sizeof(*d->agents));
 	if (!d->agents || !d->agent_dir)
 		return brumate_fail(err, ENOMEM, "%m");
-	agent_sweep(d->agent_dir, d->owner.root, tree);
+	agent_sweep(d->agent_dir, d->target->root, tree);
 	for (size_t i = 0; i < n; i++)
 		add_agent(d, ids[i], false);
 	for (size_t i = 0; i < tree->n; i++)
@@ -396,7 +396,7 @@ static int let_in(void *arg, size_t i, const struct worker *me, struct brumate_e
 	if (r < 0 && r != -ENOENT && !proc_has_ended(id))
 		log_warn("a process that began to use the GPU may still be blocked: job=%s "
 			 "pid=%d reason=\"%s\"",
-			 d->owner.id, id.pid, why.text);
+			 d->target->id, id.pid, why.text);
 	agent_detach(&a);
 	(void)me;
 	(void)err;
@@ -433,7 +433,7 @@ static void note_from_elsewhere(struct newcomers *all, const struct proc_tree *t
 	while (dir && dir_next(dir, &e) > 0) {
 		const pid_t inner = atoi(e->d_name);
 		const pid_t pid = inner > 0 && !has_inner_pid(tree, inner)
-					  ? pidns_translate(all->d->owner.root.pid, inner)
+					  ? pidns_translate(all->d->target->root.pid, inner)
 					  : 0;
 
 		if (pid > 0 && proc_read(&info, pid, NULL) == 0)
@@ -446,7 +446,7 @@ static void open_newcomers(struct datapath *d, int dir_fd)
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	struct newcomers all = { .d = d };
 
-	if (proc_tree_read(&tree, d->owner.root, NULL) < 0)
+	if (proc_tree_read(&tree, d->target->root, NULL) < 0)
 		return;
 	for (size_t i = 0; i < tree.n; i++)
 		note_newcomer(&all, &tree.items[i]);
@@ -658,7 +658,7 @@ static int fill_vault(struct datapath *d, struct brumate_error *err)
 		cleanup_close(&orphans[i].fd);
 	if (!all)
 		return brumate_fail(err, ENOMEM, "%m");
-	vault_release(v, &d->owner);
+	vault_release(v, d->target);
 	v->pieces = all;
 	for (size_t i = 0; i < d->n_agents; i++) {
 		struct datapath_agent *a = &d->agents[i];
@@ -704,8 +704,8 @@ static int take(struct datapath *d, bool copies, struct brumate_error *err)
 		return r;
 	progress_phase(d->progress, "export", start_ns);
 	start_ns = clock_now_ns();
-	if ((r = vault_guard(d->vault, &d->owner, err)) < 0 ||
-	    (r = vault_save(d->vault, &d->owner, err)) < 0)
+	if ((r = vault_guard(d->vault, d->target, err)) < 0 ||
+	    (r = vault_save(d->vault, d->target, err)) < 0)
 		return r;
 	progress_phase(d->progress, "hold", start_ns);
 	d->sums.bytes = vault_bytes(d->vault);
@@ -767,7 +767,7 @@ static bool gpus_have_room(const struct datapath *d, unsigned part, bool once_mo
 	auto_free struct dev_gpu *gpus = calloc(DEV_GPUS_MAX, sizeof(*gpus));
 	size_t n = 0;
 
-	if (!gpus || broker_client_open(&broker, d->simulated, NULL) < 0 ||
+	if (!gpus || broker_client_open(&broker, d->target->simulated, NULL) < 0 ||
 	    broker_client_gpus(&broker, gpus, &n, NULL) < 0)
 		return false;
 	for (size_t i = 0; i < n; i++) {
@@ -856,7 +856,7 @@ void park_map_early(struct datapath *d)
 	d->mapped_early = r == 0 && !move_is_void(d);
 	move_end_early(d);
 	if (r < 0)
-		log_info("device memory is mapped at the end: job=%s reason=\"%s\"", d->owner.id,
+		log_info("device memory is mapped at the end: job=%s reason=\"%s\"", d->target->id,
 			 why.text);
 }
 
@@ -1109,9 +1109,9 @@ static void save_baseline(struct datapath *d)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (vault_baseline_bytes(d->vault) && vault_save(d->vault, &d->owner, &err) < 0)
+	if (vault_baseline_bytes(d->vault) && vault_save(d->vault, d->target, &err) < 0)
 		log_warn("the kept host copy is lost if the shim ends: job=%s reason=\"%s\"",
-			 d->owner.id, err.text);
+			 d->target->id, err.text);
 }
 
 /* Whether the host copy becomes the baseline. If nobody asked for that, it does if it is worth it, and leaves to others at
@@ -1161,18 +1161,18 @@ static void release_vault(struct datapath *d)
 		}
 	if (!rest.n_pieces) {
 		vault_fini(&rest);
-		vault_release(v, &d->owner);
+		vault_release(v, d->target);
 		save_baseline(d);
 		return;
 	}
 	rest.baseline = v->baseline;
 	v->baseline = (struct vault_baseline){ 0 };
-	vault_release(v, &d->owner);
+	vault_release(v, d->target);
 	rest.keeper = v->keeper;
 	*v = rest;
-	if (vault_guard(v, &d->owner, &err) < 0 || vault_save(v, &d->owner, &err) < 0)
+	if (vault_guard(v, d->target, &err) < 0 || vault_save(v, d->target, &err) < 0)
 		log_warn("imported memory is held by the shim alone: job=%s reason=\"%s\"",
-			 d->owner.id, err.text);
+			 d->target->id, err.text);
 }
 
 int park_open(struct datapath *d, struct brumate_error *err)
@@ -1201,7 +1201,7 @@ static void keep_drained(struct datapath *d)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 
-	if (!(d->keep_copy || d->spare_copy) || vault_guard(d->vault, &d->owner, &why) == 0)
+	if (!(d->keep_copy || d->spare_copy) || vault_guard(d->vault, d->target, &why) == 0)
 		return;
 	if (d->keep_copy)
 		progress_note(d->progress, "the host copy is not kept: %s", why.text);

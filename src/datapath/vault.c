@@ -288,22 +288,22 @@ int vault_decode(struct vault *ret, size_t *ret_segments, const char *text, size
 	return 0;
 }
 
-int vault_save(const struct vault *v, const struct keeper_owner *owner, struct brumate_error *err)
+int vault_save(const struct vault *v, const struct target *target, struct brumate_error *err)
 {
 	auto_free char *text = vault_encode(v);
-	auto_free char *path = path_format("%s/%s", owner->dir, table_name);
+	auto_free char *path = path_format("%s/%s", target->dir, table_name);
 
 	if (!text || !path)
-		return brumate_fail(err, ENOMEM, "table of job %s: %m", owner->id);
+		return brumate_fail(err, ENOMEM, "table of job %s: %m", target->id);
 	/* Not synced: like the record of a running job, it is worthless after a crash of the machine. */
 	int r = file_swap(AT_FDCWD, path, text, strlen(text), 0600);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
 
-static int read_table(struct vault *ret, size_t *ret_segments, const struct keeper_owner *owner,
+static int read_table(struct vault *ret, size_t *ret_segments, const struct target *target,
 		      struct brumate_error *err)
 {
-	auto_free char *path = path_format("%s/%s", owner->dir, table_name);
+	auto_free char *path = path_format("%s/%s", target->dir, table_name);
 	auto_free char *text = NULL;
 	size_t len;
 
@@ -382,7 +382,7 @@ static int take_all_back(struct vault *v, struct brumate_error *err)
 }
 
 /* Makes the keeper drop everything, as nothing would do so later. */
-static void empty_keeper(const struct keeper_owner *owner)
+static void empty_keeper(const struct target *target)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	int r = -EPIPE;
@@ -390,7 +390,7 @@ static void empty_keeper(const struct keeper_owner *owner)
 	for (int tries = 0; r < 0 && r != -ENOENT && tries < EMPTY_TRIES; tries++) {
 		struct vault nothing = VAULT_EMPTY;
 
-		r = keeper_connect(&nothing.keeper, owner, &err);
+		r = keeper_connect(&nothing.keeper, target, &err);
 		nothing.keeper.peer.may_end = true; /* with what it holds */
 		if (r == 0)
 			r = take_all_back(&nothing, &err);
@@ -400,7 +400,7 @@ static void empty_keeper(const struct keeper_owner *owner)
 	}
 	if (r < 0 && r != -ENOENT)
 		log_warn("the keeper still holds memory that is not needed: job=%s reason=\"%s\"",
-			 owner->id, err.text);
+			 target->id, err.text);
 }
 
 /* Drops a host copy that lacks a segment. */
@@ -436,16 +436,16 @@ static void take_as_baseline(struct vault *v)
 	v->of_running = v->of_spare = false;
 }
 
-int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err)
+int vault_load(struct vault *v, const struct target *target, struct brumate_error *err)
 {
 	struct vault loaded = VAULT_EMPTY;
 	size_t segments = 0;
-	int r = read_table(&loaded, &segments, owner, err);
+	int r = read_table(&loaded, &segments, target, err);
 
 	if (r < 0)
 		return r;
 	if (r > 0) {
-		empty_keeper(owner);
+		empty_keeper(target);
 		return 0;
 	}
 	if (make_segments(&loaded, segments) < 0) {
@@ -454,7 +454,7 @@ int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate
 	}
 	/* If the root has ended, nothing that is held is needed. In all other cases nothing may be dropped until the
 	 * keeper's fds are known. */
-	r = keeper_open(&loaded.keeper, owner, false, err);
+	r = keeper_open(&loaded.keeper, target, false, err);
 	fault_register_peer("keeper", loaded.keeper.pid);
 	if (r == 0)
 		r = take_all_back(&loaded, err);
@@ -494,14 +494,14 @@ static int give_to_keeper(struct vault *v, struct brumate_error *err)
 	return keeper_hold(&v->keeper, tags, fds, n, err);
 }
 
-int vault_guard(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err)
+int vault_guard(struct vault *v, const struct target *target, struct brumate_error *err)
 {
 	int r = -EPIPE;
 
 	for (int tries = 0; r == -EPIPE && tries < GUARD_TRIES; tries++) {
 		if (vault_is_alone(v))
 			keeper_close(&v->keeper);
-		r = v->keeper.fd < 0 ? keeper_open(&v->keeper, owner, true, err) : 0;
+		r = v->keeper.fd < 0 ? keeper_open(&v->keeper, target, true, err) : 0;
 		fault_register_peer("keeper", v->keeper.pid);
 		if (r == 0)
 			r = give_to_keeper(v, err);
@@ -596,9 +596,9 @@ void vault_drop_copy(struct vault *v)
 	vault_release_copy(v, NULL);
 }
 
-static void empty_vault(struct vault *v, const struct keeper_owner *owner)
+static void empty_vault(struct vault *v, const struct target *target)
 {
-	auto_free char *path = path_format("%s/%s", owner->dir, table_name);
+	auto_free char *path = path_format("%s/%s", target->dir, table_name);
 
 	if (path)
 		unlink(path);
@@ -607,24 +607,24 @@ static void empty_vault(struct vault *v, const struct keeper_owner *owner)
 	vault_drop_baseline(v);
 	if (v->keeper.fd <
 	    0) /* a call failed, so the keeper may still hold what was to be dropped */
-		empty_keeper(owner);
+		empty_keeper(target);
 }
 
-void vault_clear(struct vault *v, const struct keeper_owner *owner)
+void vault_clear(struct vault *v, const struct target *target)
 {
-	empty_vault(v, owner);
+	empty_vault(v, target);
 	keeper_dismiss(&v->keeper);
 	vault_fini(v);
 	fault_register_peer("keeper", 0);
 }
 
-void vault_release(struct vault *v, const struct keeper_owner *owner)
+void vault_release(struct vault *v, const struct target *target)
 {
 	struct vault_baseline baseline = v->baseline;
 	struct keeper keeper;
 
 	v->baseline = (struct vault_baseline){ 0 };
-	empty_vault(v, owner);
+	empty_vault(v, target);
 	keeper = v->keeper;
 	v->keeper = KEEPER_EMPTY;
 	vault_fini(v);
@@ -726,19 +726,19 @@ uint64_t vault_spare_bytes(const struct vault *v)
 	return v->baseline.spare ? host_copy_memory_bytes(&v->baseline.copy) : 0;
 }
 
-bool vault_drop_spare(struct vault *v, const struct keeper_owner *owner)
+bool vault_drop_spare(struct vault *v, const struct target *target)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	if (!v->baseline.spare)
 		return false;
 	if (!v->n_pieces) {
-		vault_clear(v, owner);
+		vault_clear(v, target);
 		return true;
 	}
 	vault_drop_baseline(v);
-	if (vault_save(v, owner, &err) < 0)
-		log_warn("the table of memory that is held is old: job=%s reason=\"%s\"", owner->id,
+	if (vault_save(v, target, &err) < 0)
+		log_warn("the table of memory that is held is old: job=%s reason=\"%s\"", target->id,
 			 err.text);
 	return true;
 }

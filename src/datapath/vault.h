@@ -53,13 +53,13 @@ void vault_fini(struct vault *v);
 
 /** Fills the vault with what a predecessor left: reads the table, and gets the fds from the keeper. Returns 0 if
  * there is nothing, too. Errors to act on: -EBADMSG; after any other error it is unknown what is held. */
-int vault_load(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err);
+int vault_load(struct vault *v, const struct target *target, struct brumate_error *err);
 
 /** Writes the table. */
-int vault_save(const struct vault *v, const struct keeper_owner *owner, struct brumate_error *err);
+int vault_save(const struct vault *v, const struct target *target, struct brumate_error *err);
 
 /** Gives the keeper all fds of the vault; starts a keeper if there is none. */
-int vault_guard(struct vault *v, const struct keeper_owner *owner, struct brumate_error *err);
+int vault_guard(struct vault *v, const struct target *target, struct brumate_error *err);
 
 /** Whether device memory that was only in the vault is lost: neither all of its pieces nor a complete copy are left. */
 bool vault_is_lost(const struct vault *v);
@@ -79,9 +79,9 @@ void vault_drop_copy(struct vault *v);
 /** Like vault_drop_copy(), but @ret (if not NULL) takes over our fds. */
 void vault_release_copy(struct vault *v, struct host_copy *ret);
 /** Releases everything and removes the table. */
-void vault_clear(struct vault *v, const struct keeper_owner *owner);
+void vault_clear(struct vault *v, const struct target *target);
 /** Like vault_clear(), but keeps the baseline, and the keeper for now. */
-void vault_release(struct vault *v, const struct keeper_owner *owner);
+void vault_release(struct vault *v, const struct target *target);
 
 /* ---- the baseline ---- */
 
@@ -96,7 +96,7 @@ bool vault_baseline_fits(const struct vault *v, const struct vault_piece *pieces
 /** Releases @base, which vault_take_baseline() returned. */
 void vault_give_up_baseline(struct vault *v, struct host_copy *base);
 /** Releases a baseline that is spare, of a running program. Returns whether there was one. */
-bool vault_drop_spare(struct vault *v, const struct keeper_owner *owner);
+bool vault_drop_spare(struct vault *v, const struct target *target);
 /** How much memory a spare baseline takes; 0: there is none. */
 uint64_t vault_spare_bytes(const struct vault *v);
 /** Releases the baseline. */

@@ -29,6 +29,7 @@
 #include "criu/images.h"
 #include "engine/rights.h"
 #include "image/escape.h"
+#include "job/job.h"
 #include "process/aside.h"
 #include "process/ports.h"
 #include "wire/wire.h"
@@ -216,7 +217,7 @@ static int unix_is_taken(const char *sockets, const char *address, const char *d
 /* Where it has a place of its own, an agent's socket takes nobody's. */
 static bool is_of_agent(const struct op *op, const char *address)
 {
-	auto_free char *place = job_agent_place(op->job);
+	auto_free char *place = job_agent_place(op->target);
 	size_t len = place ? strlen(place) : 0;
 
 	return len && !strncmp(address, place, len) && address[len] == '/';
@@ -266,7 +267,7 @@ static int fail_taken(const struct op *op, const char *address, const struct hol
 {
 	brumate_fail(err, EADDRINUSE, "address %s of the job is in use%s", address, holder->text);
 	brumate_error_exit(err, EXIT_BUSY);
-	brumate_hint(err, *op->job->started_as
+	brumate_hint(err, *op->target->started_as
 				  ? "end who listens there: the job of which this is a copy?"
 				  : "end the process that has it, or wait until it has ended");
 	return -EADDRINUSE;

@@ -35,7 +35,7 @@ static void note_write_or_run(struct op *op, const struct proc_info *info)
 int op_attributes_read(struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	int r = proc_tree_read(&tree, op->job->root, err);
+	int r = proc_tree_read(&tree, op->target->root, err);
 
 	if (r < 0)
 		return r;
@@ -150,14 +150,15 @@ int op_attributes_give(struct op *op, struct brumate_error *err)
 
 	if (!op->restore.attributes.n && !op->restore.sockets.n)
 		return 0;
-	if ((r = proc_tree_read(&tree, op->job->root, err)) < 0)
+	if ((r = proc_tree_read(&tree, op->target->root, err)) < 0)
 		return r;
-	r = socket_options_apply(&op->restore.sockets, &tree, op->job->uid, op->job->gid, note, op);
+	r = socket_options_apply(&op->restore.sockets, &tree, op->target->uid, op->target->gid,
+				 note, op);
 	if (r < 0)
 		return brumate_fail(err, -r, "options of sockets: %m");
 	attributes_watch(&op->restore.attributes, &tree, note, op);
-	if (op->job->uid != geteuid() &&
-	    (r = user_files_enter(&user, op->job->uid, op->job->gid, err)) < 0)
+	if (op->target->uid != geteuid() &&
+	    (r = user_files_enter(&user, op->target->uid, op->target->gid, err)) < 0)
 		return r;
 	attributes_apply(&op->restore.attributes, &tree, note, op);
 	return 0;

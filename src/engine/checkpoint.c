@@ -20,6 +20,7 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/paths.h"
 #include "base/size.h"
 #include "datapath/park.h"
 #include "engine/attributes.h"
@@ -76,7 +77,7 @@ static uint64_t shared_bytes(const struct op *op)
 	const struct digest_table *t = op->counted	? op->counted
 				       : v && v->copied ? v->copy.digests
 							: NULL;
-	const struct chunks_options options = { .job = op->job->id, .uid = op->job->uid };
+	const struct chunks_options options = { .job = op->target->id, .uid = op->target->uid };
 	uint64_t new, data;
 
 	if (!t || !digest_table_is_whole(t) || secret_is_wanted(op->request) ||
@@ -139,8 +140,8 @@ static int begin_memory(void *arg, struct chunks_writer **ret, struct brumate_er
 {
 	struct op *op = arg;
 	struct op_checkpoint *c = &op->checkpoint;
-	const struct chunks_options options = { .job = op->job->id,
-						.uid = op->job->uid,
+	const struct chunks_options options = { .job = op->target->id,
+						.uid = op->target->uid,
 						.compress = request_compress(op->request) };
 	int r = c->memory ? 0 : store_chunks_begin(&c->memory, &c->writer, &options, err);
 
@@ -174,10 +175,11 @@ void image_end_device(struct op *op)
 /* The record names the checkpoint that is being written. */
 static int record_place(struct op *op, const char *id)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 
-	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s/%s", op->request->dir, id);
-	return job_save(job, NULL);
+	snprintf(target->op.image_path, sizeof(target->op.image_path), "%s/%s", op->request->dir,
+		 id);
+	return target_save(target, NULL);
 }
 
 /* Jobs of one name, on machines that share the store, may be given the same id in the same second. */
@@ -195,7 +197,7 @@ static int begin_writing(struct op *op, struct brumate_error *err)
 		*err = BRUMATE_ERROR_NONE;
 		store_next_id(id);
 		if ((r = record_place(op, id)) < 0)
-			return brumate_fail(err, -r, "record of job %s: %m", op->job->id);
+			return brumate_fail(err, -r, "record of job %s: %m", op->target->id);
 	}
 }
 
@@ -287,16 +289,11 @@ static int commit(struct op *op, struct brumate_error *err)
 		     ->leave_running) /* from here on the job is on disk, and what is left of it is ended */
 		progress_settle(&op->progress);
 
-	struct job *job = op->job;
-	char *id = strdup(op->checkpoint.writer.id);
-	char *path = NULL;
-	if (!id || asprintf(&path, "%s/%s", op->request->dir, op->checkpoint.writer.id) < 0)
-		return brumate_fail(err, ENOMEM, "%m");
-	free(job->checkpoint);
-	free(job->checkpoint_path);
-	job->checkpoint = id;
-	job->checkpoint_path = path;
-	return 0;
+	auto_free char *path = path_format("%s/%s", op->request->dir, op->checkpoint.writer.id);
+
+	return path && target_name_checkpoint(op->target, op->checkpoint.writer.id, path) == 0
+		       ? 0
+		       : brumate_fail(err, ENOMEM, "%m");
 }
 
 /* ---- CRIU ---- */
@@ -321,15 +318,15 @@ static void criu_spawned(void *arg, struct proc_id criu)
 {
 	struct op *op = arg;
 
-	op->job->op.criu = criu;
-	job_save(op->job, NULL);
+	op->target->op.criu = criu;
+	target_save(op->target, NULL);
 }
 
 static int save_frozen(struct op *op, struct brumate_error *err)
 {
 	auto_free struct proc_id *gpus = gpu_set_ids(&op->gpus);
 	const struct cpu_memory_frozen frozen = {
-		.root = op->job->root,
+		.root = op->target->root,
 		.gpus = gpus,
 		.n_gpus = op->gpus.n,
 		.goes_on = op->request->leave_running,
@@ -387,7 +384,7 @@ static int criu_tick(void *arg, struct brumate_error *err)
 static void close_criu(struct op *op)
 {
 	criu_dump_free(take_ptr(&op->checkpoint.dump));
-	op->job->op.criu = PROC_ID_NONE;
+	op->target->op.criu = PROC_ID_NONE;
 	externals_free(take_ptr(&op->checkpoint.externals));
 	job_files_ahead_free(take_ptr(&op->checkpoint.ahead));
 	cleanup_close(&op->checkpoint.work_fd);
@@ -399,11 +396,11 @@ static int start_criu(struct op *op, struct brumate_error *err)
 	struct criu_options options = {
 		.images_dir_fd = op->images.dir_fd,
 		.log_name = JOB_DUMP_LOG,
-		.root = op->job->root,
+		.root = op->target->root,
 		.leave_running = op->request->leave_running,
 		.tcp_skip_in_flight = op->request->tcp_skip_in_flight,
 		.timeout_s = CRIU_TIMEOUT_S,
-		.enter_ns_of = op->job->init.pid,
+		.enter_ns_of = op->target->init.pid,
 		.on_spawned = criu_spawned,
 		.on_event = criu_event,
 		.on_tick = criu_tick,
@@ -428,7 +425,7 @@ static int start_criu(struct op *op, struct brumate_error *err)
 	options.externals = (const char *const *)op->checkpoint.externals;
 	options.shell_job = op->checkpoint.manifest.shell_job;
 	/* The log belongs to the job, not into the image: it goes on after the image is hashed. */
-	op->checkpoint.work_fd = job_open_criu_dir(op->job, err);
+	op->checkpoint.work_fd = target_open_criu_dir(op->target, err);
 	if (op->checkpoint.work_fd < 0)
 		return op->checkpoint.work_fd;
 	options.work_dir_fd = op->checkpoint.work_fd;
@@ -455,7 +452,7 @@ static int dump(struct op *op, struct brumate_error *err)
 	 * stands: the kill is ours to finish. */
 	if (r < 0 && op->checkpoint.committed) {
 		log_warn("CRIU failed after the image was committed: job=%s reason=\"%s\"",
-			 op->job->id, err ? err->text : "");
+			 op->target->id, err ? err->text : "");
 		r = 0;
 	}
 	return r < 0 ? r : 1; /* its phases were recorded where they ended */
@@ -468,9 +465,9 @@ static int end_tree(struct op *op, struct brumate_error *err)
 {
 	if (op->request->leave_running)
 		return 1;
-	int r = job_kill_members(op->job, deadline_in_ms(KILL_TIMEOUT_MS));
+	int r = target_kill_members(op->target, deadline_in_ms(KILL_TIMEOUT_MS));
 	if (r < 0 && r != -ESRCH)
-		log_warn("processes are left after the checkpoint: job=%s", op->job->id);
+		log_warn("processes are left after the checkpoint: job=%s", op->target->id);
 	op_clear_vault(op);
 	(void)err;
 	return 0;
@@ -554,30 +551,31 @@ const struct step *checkpoint_plan(size_t *ret_n)
 }
 
 /* A record of an older version does not tell what the job's checkpoints have come to. */
-static void find_sequence(struct job *job, const char *dir)
+static void find_sequence(struct target *target, const char *dir)
 {
 	auto_(store_image_fini) struct store_image last = STORE_IMAGE_EMPTY;
 
-	job->sequence = store_newest_sequence(dir, job->id);
-	if (job->checkpoint_path && store_open(&last, NULL, job->checkpoint_path, NULL) == 0 &&
-	    manifest_sequence(&last.manifest) > job->sequence)
-		job->sequence = manifest_sequence(&last.manifest);
+	target->sequence = store_newest_sequence(dir, target->id);
+	if (target->checkpoint_path &&
+	    store_open(&last, NULL, target->checkpoint_path, NULL) == 0 &&
+	    manifest_sequence(&last.manifest) > target->sequence)
+		target->sequence = manifest_sequence(&last.manifest);
 }
 
 static int begin(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 
-	op->was_suspended = job->state == JOB_SUSPENDED;
-	job->op = (struct job_op){ .was_suspended = op->was_suspended,
-				   .leave_running = op->request->leave_running };
-	snprintf(job->op.kind, sizeof(job->op.kind), "checkpoint");
-	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s/%s", op->request->dir,
+	op->was_suspended = target->state == JOB_SUSPENDED;
+	target->op = (struct job_op){ .was_suspended = op->was_suspended,
+				      .leave_running = op->request->leave_running };
+	snprintf(target->op.kind, sizeof(target->op.kind), "checkpoint");
+	snprintf(target->op.image_path, sizeof(target->op.image_path), "%s/%s", op->request->dir,
 		 op->request->id);
-	if (!job->sequence)
-		find_sequence(job, op->request->dir);
-	job_next_sequence(job);
-	return job_set_state(job, JOB_CHECKPOINTING, err);
+	if (!target->sequence)
+		find_sequence(target, op->request->dir);
+	target_next_sequence(target);
+	return target_set_state(target, JOB_CHECKPOINTING, err);
 }
 
 /* A job that ends is no longer there when its checkpoint turns out not to come back. */
@@ -594,9 +592,9 @@ static int check_rehearse(const struct op *op, struct brumate_error *err)
 
 int engine_checkpoint(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 	auto_(rehearse_name_fini) struct rehearse_name name = { NULL, NULL };
-	enum job_state before = job->state;
+	enum job_state before = target->state;
 	size_t n = 0;
 	const struct step *steps = checkpoint_plan(&n);
 	int r = check_rehearse(op, err);
@@ -605,33 +603,32 @@ int engine_checkpoint(struct op *op, struct brumate_error *err)
 		r = op_check_thawed(op, err);
 	if (r < 0)
 		return r;
-	if (op->request->rehearse && rehearse_get_name(&name, job) < 0)
+	if (op->request->rehearse && rehearse_get_name(&name, target) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	r = begin(op, err);
 
 	if (r == 0)
 		r = plan_run(steps, n, op, err);
 	/* Once the image of a job that ends is there, no late failure makes it undone. */
-	if (r < 0 && op->checkpoint.committed && !op->request->leave_running && job_has_ended(job))
+	if (r < 0 && op->checkpoint.committed && !op->request->leave_running &&
+	    target_has_ended(target))
 		r = 0;
 	if (r < 0)
 		return engine_failed(op, r, before, err);
-	job->op = (struct job_op){ 0 };
-	job->message[0] = '\0';
+	target->op = (struct job_op){ 0 };
+	target->message[0] = '\0';
 	if (op->request->leave_running) {
 		/* If the shim is killed meanwhile, the record names a checkpoint that comes back. */
 		if (op->request->rehearse)
-			rehearse_swap_name(job, &name);
+			rehearse_swap_name(target, &name);
 		engine_done(op, before);
 		return op->request->rehearse ? rehearse_own(op, &name, err) : 0;
 	}
 	op_clear_vault(op);
-	free(take_ptr(&job->stopped));
-	job->n_stopped = 0;
-	job->parked = false;
-	job->root = PROC_ID_NONE;
-	job->command = PROC_ID_NONE;
-	job->init = PROC_ID_NONE;
+	free(take_ptr(&target->stopped));
+	target->n_stopped = 0;
+	target->parked = false;
+	target_forget_processes(target);
 	engine_done(op, JOB_CHECKPOINTED);
 	return 0;
 }

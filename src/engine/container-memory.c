@@ -88,7 +88,8 @@ int container_memory_take(struct op *op, int table_fd, struct brumate_error *err
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	auto_free char *dir = path_of(op->images.dir_fd);
-	int r = dir ? proc_tree_read(&tree, op->job->root, err) : brumate_fail(err, ENOMEM, "%m");
+	int r = dir ? proc_tree_read(&tree, op->target->root, err)
+		    : brumate_fail(err, ENOMEM, "%m");
 
 	if (r < 0 || !numbers_are_unique(&tree))
 		return r < 0 ? r : 1;

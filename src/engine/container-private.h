@@ -14,7 +14,7 @@
 #include "base/digest.h"
 #include "base/error.h"
 #include "engine/op.h"
-#include "job/job.h"
+#include "job/target.h"
 #include "process/process.h"
 
 /*

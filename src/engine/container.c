@@ -32,7 +32,7 @@ struct bystander {
 };
 
 struct container {
-	struct job job; /* in memory alone */
+	struct target target;
 	struct request request;
 	struct op op;
 	struct vault vault;
@@ -46,17 +46,36 @@ struct container {
 	size_t n_bystanders;
 };
 
-/* What a record of a job has, as far as the steps of plans read it. */
-static int fill_job(struct job *job)
+/* ---- the owner of what is saved: nothing of a container has a record of ours ---- */
+
+static int describe_container(const struct target *t, struct manifest *m)
 {
-	snprintf(job->id, sizeof(job->id), "container");
-	snprintf(job->name, sizeof(job->name), "container");
-	job->data_path = JOB_DATA_BROKER;
-	job->by_pid = true;
-	job->argv = calloc(1, sizeof(*job->argv));
-	job->cwd = strdup("/");
-	return job->argv && job->cwd ? 0 : -ENOMEM;
+	(void)t;
+	m->job.by_pid = true;
+	m->job.argv = calloc(1, sizeof(*m->job.argv));
+	m->job.cwd = strdup("/");
+	return m->job.argv && m->job.cwd ? 0 : -ENOMEM;
 }
+
+static char *agent_dir_in_container(const struct target *t)
+{
+	return path_format("/proc/%d/root" AGENT_CONTAINER_DIR, t->root.pid);
+}
+
+/* The engine started it, and looks after it. */
+static bool is_ours(const struct target *t)
+{
+	(void)t;
+	return false;
+}
+
+static const struct target_owner container_owner = {
+	.heir = "brumate-container",
+	.describe = describe_container,
+	.agent_dir = agent_dir_in_container,
+	.was_started = is_ours,
+	.may_stand_still = is_ours,
+};
 
 struct container *container_new(struct proc_id criu, struct brumate_error *err)
 {
@@ -64,18 +83,21 @@ struct container *container_new(struct proc_id criu, struct brumate_error *err)
 	auto_(container_free) struct container *c = calloc(1, sizeof(*c));
 	static const struct progress_caller nobody;
 
-	if (!c || fill_job(&c->job) < 0) {
+	if (!c) {
 		brumate_fail(err, ENOMEM, "%m");
 		return NULL;
 	}
+	c->target = (struct target){ .owned_by = &container_owner,
+				     .id = "container",
+				     .name = "container",
+				     .data_path = JOB_DATA_BROKER };
 	c->vault = VAULT_EMPTY;
 	c->place = CONTAINER_PLACE_NONE;
 	c->criu = criu;
-	op_init(&c->op, "container", &c->job, &nobody, &c->request);
+	op_init(&c->op, "container", &c->target, &nobody, &c->request);
 	if (conf_load(&conf, err) < 0)
 		return NULL;
-	c->job.simulated = c->op.gpus.simulated = c->op.data.simulated =
-		conf_wants_simulated(&conf);
+	c->target.simulated = conf_wants_simulated(&conf);
 	c->leaves_memory =
 		conf.container_memory == CONF_MEMORY_CRIU ||
 		(conf.container_memory == CONF_MEMORY_AUTO && machine_cores() < CORES_THAT_GAIN);
@@ -94,7 +116,7 @@ void container_free(struct container *c)
 	vault_fini(&c->vault);
 	container_place_fini(&c->place);
 	container_record_fini(&c->record);
-	job_fini(&c->job);
+	target_fini(&c->target);
 	free(c->bystanders);
 	free(c);
 }
@@ -105,29 +127,27 @@ void container_free(struct container *c)
 static int find_place(struct container *c, bool wait, struct brumate_error *err)
 {
 	struct op *op = &c->op;
-	int r = container_place_take(&c->place, c->job.root, wait, err);
+	int r = container_place_take(&c->place, c->target.root, wait, err);
 
 	if (r < 0)
 		return r;
-	free(c->job.dir);
+	free(c->target.dir);
 	free(op->data.agent_dir);
-	c->job.dir = strdup(c->place.dir);
-	op->data.agent_dir = path_format("/proc/%d/root" AGENT_CONTAINER_DIR, c->job.root.pid);
-	if (!c->job.dir || !op->data.agent_dir)
+	c->target.dir = strdup(c->place.dir);
+	op->data.agent_dir = agent_dir_in_container(&c->target);
+	if (!c->target.dir || !op->data.agent_dir)
 		return brumate_fail(err, ENOMEM, "%m");
-	op->data.owner = op_owner(&c->job);
-	op->data.owner.is_container = true;
 	return 0;
 }
 
 static int take_place(struct container *c, struct proc_id root, bool wait,
 		      struct brumate_error *err)
 {
-	int r = job_set_place(&c->job);
+	int r = target_set_place(&c->target);
 
 	if (r < 0)
 		return brumate_fail(err, -r, "boot id: %m");
-	c->job.root = root;
+	c->target.root = root;
 	return find_place(c, wait, err);
 }
 
@@ -136,7 +156,7 @@ static int take_on(struct container *c, struct proc_id root, bool wait, struct b
 {
 	int r = take_place(c, root, wait, err);
 
-	return r < 0 ? r : vault_load(&c->vault, &c->op.data.owner, err);
+	return r < 0 ? r : vault_load(&c->vault, &c->target, err);
 }
 
 int container_adopt(struct container *c, pid_t pid, struct brumate_error *err)
@@ -164,7 +184,7 @@ int container_inherit(struct container *c, const char *dir, struct brumate_error
 
 struct proc_id container_root(const struct container *c)
 {
-	return c->job.root;
+	return c->target.root;
 }
 
 struct proc_id container_criu(const struct container *c)
@@ -312,18 +332,18 @@ static int add_process(struct container_record *record, const struct op *op,
 static int fill_record(struct container_record *record, const struct op *op,
 		       struct brumate_error *err)
 {
-	const struct job *job = op->job;
+	const struct target *target = op->target;
 	int r = 0;
 
 	record->has_agents = op->data.uses_agents;
 	record->has_cpu_memory = cpu_memory_image_is_in(&op->checkpoint.manifest);
 	record->processes = calloc(op->gpus.n + 1, sizeof(*record->processes));
-	record->gpus = calloc(job->n_gpus + 1, sizeof(*record->gpus));
+	record->gpus = calloc(target->n_gpus + 1, sizeof(*record->gpus));
 	if (!record->processes || !record->gpus)
 		return brumate_fail(err, ENOMEM, "%m");
-	if (job->n_gpus)
-		memcpy(record->gpus, job->gpus, job->n_gpus * sizeof(*job->gpus));
-	record->n_gpus = job->n_gpus;
+	if (target->n_gpus)
+		memcpy(record->gpus, target->gpus, target->n_gpus * sizeof(*target->gpus));
+	record->n_gpus = target->n_gpus;
 	for (size_t i = 0; i < op->gpus.n && r == 0; i++)
 		r = add_process(record, op, &op->gpus.items[i], err);
 	return r;
@@ -458,7 +478,7 @@ static int find_agents(struct op *op, struct brumate_error *err)
 	int r = op_find_agents(op, true, err);
 
 	if (r == 0 && !op->data.n_agents) {
-		op->job->data_path = JOB_DATA_DRIVER;
+		op->target->data_path = JOB_DATA_DRIVER;
 		op->data.uses_agents = false;
 	}
 	return r;
@@ -469,13 +489,13 @@ static int guard(struct container *c, struct brumate_error *err)
 {
 	int r = container_place_want_heir(&c->place, c->criu, err);
 
-	return r < 0 ? r : vault_guard(&c->vault, &c->op.data.owner, err);
+	return r < 0 ? r : vault_guard(&c->vault, &c->target, err);
 }
 
 /* The driver does not answer about it, nor its agents. CRIU from 4.2 on lets it run as long as it takes. */
 static int refuse_paused(const struct container *c, struct brumate_error *err)
 {
-	if (!machine_is_frozen(c->op.job->root.pid))
+	if (!machine_is_frozen(c->op.target->root.pid))
 		return 0;
 	brumate_fail(err, EBUSY, "the container is paused");
 	brumate_hint(err,
@@ -582,10 +602,10 @@ int container_check(struct container *c, pid_t pid, struct brumate_error *err)
 /* Whether the vault keeps anything that a living process only has by it, or that it is yet to get back. */
 static void let_go(struct container *c)
 {
-	bool wanted = c->vault.n_pieces && !job_has_ended(&c->job);
+	bool wanted = c->vault.n_pieces && !target_has_ended(&c->target);
 
 	if (c->place.dir && !wanted)
-		vault_clear(&c->vault, &c->op.data.owner);
+		vault_clear(&c->vault, &c->target);
 	container_place_leave(&c->place, wanted);
 }
 
@@ -595,11 +615,11 @@ int container_return(struct container *c, struct brumate_error *err)
 	int r = 0;
 
 	container_memory_abort(op);
-	if (c->saved && !job_has_ended(&c->job)) {
+	if (c->saved && !target_has_ended(&c->target)) {
 		r = op_find_gpus(op, err);
 		if (r == 0)
 			r = step_bring_back(op, err);
-		if (r < 0 && job_has_ended(&c->job))
+		if (r < 0 && target_has_ended(&c->target))
 			r = 0;
 	}
 	if (r == 0)
@@ -621,12 +641,12 @@ int container_open(struct container *c, int images_dir_fd, struct brumate_error 
 	int r;
 
 	/* The record and the job have the same GPUs: one of them owns the list. */
-	c->job.gpus = take_ptr(&c->record.gpus);
-	c->job.n_gpus = c->record.n_gpus;
+	c->target.gpus = take_ptr(&c->record.gpus);
+	c->target.n_gpus = c->record.n_gpus;
 	c->record.n_gpus = 0;
 	if ((r = gpu_set_open(&op->gpus, err)) < 0 ||
-	    (r = placement_map(&c->job, &op->gpus, &op->progress, err)) < 0 ||
-	    (r = placement_check_room(&c->job, &op->gpus, NULL, err)) < 0)
+	    (r = placement_map(&c->target, &op->gpus, &op->progress, err)) < 0 ||
+	    (r = placement_check_room(&c->target, &op->gpus, NULL, err)) < 0)
 		return r;
 	op->data.uses_agents = c->record.has_agents;
 	return *c->record.image ? container_memory_load(op, images_dir_fd, c->record.image, err)
@@ -658,7 +678,7 @@ static int find_all_restored(struct container *c, struct runners *runners,
 			     struct brumate_error *err)
 {
 	struct op *op = &c->op;
-	int r = proc_tree_read(&op->tree, c->job.root, err);
+	int r = proc_tree_read(&op->tree, c->target.root, err);
 
 	op->gpus.items = calloc(c->record.n_processes + 1, sizeof(*op->gpus.items));
 	if (r == 0 && !op->gpus.items)
@@ -749,8 +769,8 @@ void container_abandon(struct container *c)
 {
 	if (!c->is_unfinished)
 		return;
-	int r = proc_tree_kill(c->job.root, deadline_in_ms(KILL_MS));
+	int r = proc_tree_kill(c->target.root, deadline_in_ms(KILL_MS));
 	if (r < 0)
 		log_error("processes of an unfinished restore are left: root=%d reason=\"%s\"",
-			  c->job.root.pid, strerror(-r));
+			  c->target.root.pid, strerror(-r));
 }

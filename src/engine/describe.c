@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* What a checkpoint says of itself. */
 #include "engine/steps.h"
-#include "job/labels.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -49,29 +48,18 @@ static void describe_host(struct manifest *m)
 static int describe_job(struct op *op)
 {
 	struct manifest *m = &op->checkpoint.manifest;
-	const struct job *job = op->job;
-	size_t n = 0;
+	const struct target *target = op->target;
 
-	snprintf(m->job.id, sizeof(m->job.id), "%s", job->id);
-	snprintf(m->job.name, sizeof(m->job.name), "%s", job->name);
-	snprintf(m->job.started_as, sizeof(m->job.started_as), "%s", job->started_as);
-	m->job.uid = job->uid;
-	m->job.gid = job->gid;
-	m->job.simulated = job->simulated;
-	m->job.by_pid = job->by_pid;
-	while (job->argv[n])
-		n++;
-	m->job.argv = calloc(n + 1, sizeof(char *));
-	m->job.cwd = strdup(job->cwd);
+	snprintf(m->job.id, sizeof(m->job.id), "%s", target->id);
+	snprintf(m->job.name, sizeof(m->job.name), "%s", target->name);
+	snprintf(m->job.started_as, sizeof(m->job.started_as), "%s", target->started_as);
+	m->job.uid = target->uid;
+	m->job.gid = target->gid;
+	m->job.simulated = target->simulated;
 	m->job.rootfs = strdup("/");
-	if (!m->job.argv || !m->job.cwd || !m->job.rootfs)
+	if (!m->job.rootfs || (target->log && !(m->job.log = strdup(target->log))))
 		return -ENOMEM;
-	for (size_t i = 0; i < n; i++)
-		if (!(m->job.argv[i] = strdup(job->argv[i])))
-			return -ENOMEM;
-	if (job->log && !(m->job.log = strdup(job->log)))
-		return -ENOMEM;
-	return labels_copy(&m->job.labels, job->labels, NULL);
+	return target->owned_by->describe(target, m);
 }
 
 static const struct gpu_process *gpu_process(const struct op *op, pid_t pid)
@@ -111,7 +99,7 @@ static int describe_processes(struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	struct manifest *m = &op->checkpoint.manifest;
-	int r = proc_tree_read(&tree, op->job->root, err);
+	int r = proc_tree_read(&tree, op->target->root, err);
 
 	if (r < 0)
 		return r;
@@ -132,12 +120,12 @@ static int describe_processes(struct op *op, struct brumate_error *err)
 		p->ppid = inner_ppid(&tree, i);
 		snprintf(p->comm, sizeof(p->comm), "%s", info->comm);
 		p->gpu = gpu != NULL;
-		p->stopped = job_find_stopped(op->job, info->id) != NULL;
+		p->stopped = target_find_stopped(op->target, info->id) != NULL;
 		p->rss_bytes = info->rss_bytes;
 	}
 	/* The reaper ends with the last process that it stands for. */
-	if (m->n_processes <= reaper_is(op->job->root))
-		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
+	if (m->n_processes <= reaper_is(op->target->root))
+		return brumate_fail(err, ESRCH, "job %s has ended", op->target->id);
 	return 0;
 }
 
@@ -155,12 +143,12 @@ static int describe_gpus(struct op *op, struct brumate_error *err)
 		return r;
 	snprintf(m->driver_version, sizeof(m->driver_version), "%s", info->device.driver_version);
 	m->api_version = info->device.api_version;
-	m->gpus = calloc(op->job->n_gpus + 1, sizeof(*m->gpus));
+	m->gpus = calloc(op->target->n_gpus + 1, sizeof(*m->gpus));
 	if (!m->gpus)
 		return brumate_fail(err, ENOMEM, "%m");
-	m->n_gpus = op->job->n_gpus;
+	m->n_gpus = op->target->n_gpus;
 	for (size_t i = 0; i < m->n_gpus; i++) {
-		const struct job_gpu *gpu = &op->job->gpus[i];
+		const struct job_gpu *gpu = &op->target->gpus[i];
 
 		snprintf(m->gpus[i].uuid, sizeof(m->gpus[i].uuid), "%s", gpu->uuid);
 		snprintf(m->gpus[i].name, sizeof(m->gpus[i].name), "%s", gpu->name);
@@ -180,7 +168,7 @@ int describe_tree(struct op *op, struct brumate_error *err)
 	m->version = MANIFEST_VERSION;
 	snprintf(m->id, sizeof(m->id), "%s", op->checkpoint.writer.id);
 	clock_stamp(m->created);
-	m->sequence = op->job->sequence;
+	m->sequence = op->target->sequence;
 	snprintf(m->brumate_version, sizeof(m->brumate_version), "%s", BRUMATE_VERSION);
 	m->criu_version = op->images.criu.version;
 	m->leave_running = op->request->leave_running;

@@ -726,5 +726,5 @@ int device_image_assign(struct datapath *d, struct brumate_error *err)
 		if (r == 0 && !saved_by_driver(a, n))
 			r = compare_pieces(v, a, first, n, err);
 	}
-	return r < 0 || !v ? r : assign_to_ended(v, d->owner.root, err);
+	return r < 0 || !v ? r : assign_to_ended(v, d->target->root, err);
 }

@@ -143,7 +143,7 @@ static int consider(struct op *op, const struct proc_info *info, int fd)
 		return tree_has(&op->tree, &s, is_other_end)
 			       ? 0
 			       : add(&op->checkpoint.manifest, s.target, become);
-	bool of_user = op->job->uid != geteuid();
+	bool of_user = op->target->uid != geteuid();
 	if (S_ISREG(s.st.st_mode) && s.writes && (!s.appends || of_user) && s.st.st_nlink)
 		return add(&op->checkpoint.manifest, s.target + 1, "append");
 	if (!is_terminal(&s) || tree_has(&op->tree, &s, is_master))
@@ -187,8 +187,8 @@ static void note_externals(struct op *op)
 				&op->progress,
 				"%s leads outside the job: after a restore %s takes its place",
 				e->key,
-				!strcmp(e->become, "log") && op->job->log ? "the job's log"
-									  : "/dev/null");
+				!strcmp(e->become, "log") && op->target->log ? "the job's log"
+									     : "/dev/null");
 		else if (!strcmp(e->become, "tty"))
 			progress_note(
 				&op->progress,
@@ -281,7 +281,7 @@ static void become_reader(int master_fd, int log_fd, const struct reader_user *u
 }
 
 /* The terminal belongs to the user as whom it is opened, as CRIU wants it to. */
-static int open_master(const char *root, const struct job *job)
+static int open_master(const char *root, const struct target *target)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
 	/* Of an init of ours the user may not see the root. */
@@ -289,7 +289,7 @@ static int open_master(const char *root, const struct job *job)
 
 	if (root_fd < 0)
 		return -errno;
-	int r = user_files_enter(&user, job->uid, job->gid, NULL);
+	int r = user_files_enter(&user, target->uid, target->gid, NULL);
 	if (r < 0)
 		return r;
 	auto_close int master = openat(root_fd, "dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
@@ -302,20 +302,20 @@ static int open_master(const char *root, const struct job *job)
  * Makes a pseudo terminal below the file system root @root and a process that copies what is
  * written to it to @log_fd (borrowed; -1: nowhere). That process is nobody's but the terminal's: it outlives its
  * maker and ends when the last user of the terminal has gone, so the job never sees a hang-up because of us. It has
- * the rights of @job's user. It runs between fork and exit in a process that had threads: system calls only. Returns the slave's fd
+ * the rights of @target's user. It runs between fork and exit in a process that had threads: system calls only. Returns the slave's fd
  * (owned) or -errno.
  */
-static int make_terminal(const char *root, int log_fd, const struct job *job)
+static int make_terminal(const char *root, int log_fd, const struct target *target)
 {
-	struct reader_user user = { .uid = job->uid, .gid = job->gid };
-	int r = job->uid == geteuid()
+	struct reader_user user = { .uid = target->uid, .gid = target->gid };
+	int r = target->uid == geteuid()
 			? 0
-			: user_groups(&user.groups, &user.n_groups, job->uid, job->gid, NULL);
+			: user_groups(&user.groups, &user.n_groups, target->uid, target->gid, NULL);
 	auto_free gid_t *groups = user.groups;
 
 	if (r < 0)
 		return r;
-	auto_close int master = open_master(root, job);
+	auto_close int master = open_master(root, target);
 	if (master < 0)
 		return master;
 	auto_close int slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
@@ -333,7 +333,7 @@ static int make_terminal(const char *root, int log_fd, const struct job *job)
 
 /* ---- what takes their place ---- */
 
-static int open_in(const char *root, const struct job *job, const char *what)
+static int open_in(const char *root, const struct target *target, const char *what)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
 	/* Of an init of ours the user may not see the root. */
@@ -347,7 +347,7 @@ static int open_in(const char *root, const struct job *job, const char *what)
 		return fd < 0 ? -errno : fd;
 	}
 	/* The path is the user's, not ours. */
-	int r = user_files_enter(&user, job->uid, job->gid, NULL);
+	int r = user_files_enter(&user, target->uid, target->gid, NULL);
 	return r < 0 ? r : output_open(root_fd, what + 1);
 }
 
@@ -366,21 +366,22 @@ static int make_closed(const char *become)
 
 static int replacement(struct op *op, const char *root, const struct manifest_external *e)
 {
-	const struct job *job = op->job;
+	const struct target *target = op->target;
 
 	if (is_closed(e))
 		return make_closed(e->become);
 	if (!strcmp(e->become, "append")) {
 		auto_free char *path = path_format("/%s", e->key);
 
-		return path ? open_in(root, job, path) : -ENOMEM;
+		return path ? open_in(root, target, path) : -ENOMEM;
 	}
 	if (!strcmp(e->become, "tty")) {
-		auto_close int log_fd = job->log ? open_in(root, job, job->log) : -1;
+		auto_close int log_fd = target->log ? open_in(root, target, target->log) : -1;
 
-		return make_terminal(root, log_fd, job);
+		return make_terminal(root, log_fd, target);
 	}
-	return open_in(root, job, !strcmp(e->become, "log") && job->log ? job->log : "/dev/null");
+	return open_in(root, target,
+		       !strcmp(e->become, "log") && target->log ? target->log : "/dev/null");
 }
 
 /* The real path of @path, of which the last part may be gone. Owned. */
@@ -414,7 +415,7 @@ int externals_give(struct criu_inherit **inherits, size_t *n, const char *key, i
 static int find_old_log(char **ret, const struct op *op, struct brumate_error *err)
 {
 	const char *log = op->restore.image.manifest.job.log;
-	const bool is_other = log && op->job->log && strcmp(log, op->job->log);
+	const bool is_other = log && op->target->log && strcmp(log, op->target->log);
 	auto_free char *path = is_other ? resolve_path(log) : strdup("");
 
 	*ret = path ? strdup(path + strspn(path, "/")) : NULL;
@@ -444,8 +445,8 @@ int externals_for_restore(struct op *op, struct criu_inherit **ret, size_t *ret_
 	size_t n = 0;
 	int r = find_old_log(&old_log, op, err);
 
-	if (op->job->init.pid)
-		snprintf(root, sizeof(root), "/proc/%d/root", op->job->init.pid);
+	if (op->target->init.pid)
+		snprintf(root, sizeof(root), "/proc/%d/root", op->target->init.pid);
 	for (size_t i = 0; i < m->n_externals && r == 0; i++) {
 		has_log = has_log || !strcmp(m->externals[i].key, old_log);
 		r = add_replacement(&list, &n, op, root, &m->externals[i], old_log, err);

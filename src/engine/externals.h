@@ -22,7 +22,7 @@ void externals_free(char **keys);
 
 /**
  * The fds to give in their place. Owned: externals_close(). They are opened in the mount namespace of
- * @op->job.init where there is one: CRIU cannot dump an fd whose mount its tasks do not see.
+ * @op->target.init where there is one: CRIU cannot dump an fd whose mount its tasks do not see.
  */
 int externals_for_restore(struct op *op, struct criu_inherit **ret, size_t *ret_n,
 			  struct brumate_error *err);

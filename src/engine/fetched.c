@@ -71,11 +71,11 @@ int fetched_open(struct fetched **ret, const struct fetched_for *what, const cha
 int fetched_files(struct fetched *f, store_progress_fn progress, void *arg,
 		  struct brumate_error *err)
 {
-	auto_free char *dir = path_format("%s/" FETCHED_DIR, f->of.job->dir);
+	auto_free char *dir = path_format("%s/" FETCHED_DIR, f->of.target->dir);
 
 	if (!dir)
 		return brumate_fail(err, ENOMEM, "%m");
-	fetched_sweep(f->of.job);
+	fetched_sweep(f->of.target);
 	f->has_files = true;
 	int fd = f->source->kind->fetch(f->source, dir, progress, arg, err);
 	if (fd < 0)
@@ -89,18 +89,18 @@ void fetched_close(struct fetched *f)
 {
 	if (!f)
 		return;
-	const struct job *job = f->of.job;
+	const struct target *target = f->of.target;
 	bool has_files = f->has_files;
 
 	store_image_fini(f->of.image);
 	fetched_free(f);
 	if (has_files)
-		fetched_sweep(job);
+		fetched_sweep(target);
 }
 
-void fetched_sweep(const struct job *job)
+void fetched_sweep(const struct target *target)
 {
-	auto_close int dir_fd = open(job->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	auto_close int dir_fd = open(target->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
 	if (dir_fd >= 0)
 		remove_tree(dir_fd, FETCHED_DIR);

@@ -9,7 +9,7 @@
 #include <jansson.h>
 
 #include "base/progress.h"
-#include "job/job.h"
+#include "job/target.h"
 #include "store/store.h"
 
 /** Where its files are meanwhile, in the job's directory. */
@@ -19,7 +19,7 @@ struct fetched;
 
 /** What it is fetched for. All borrowed until it is closed. */
 struct fetched_for {
-	const struct job *job;
+	const struct target *target;
 	const char *of; /* id of the job whose checkpoint it must be */
 	struct progress *progress;
 	struct store_image *image; /* is filled */
@@ -40,4 +40,4 @@ int fetched_files(struct fetched *f, store_progress_fn progress, void *arg,
 void fetched_close(struct fetched *f);
 
 /** Removes what a dead shim left of one. */
-void fetched_sweep(const struct job *job);
+void fetched_sweep(const struct target *target);

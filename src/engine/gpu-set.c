@@ -31,7 +31,7 @@ int gpu_set_open(struct gpu_set *s, struct brumate_error *err)
 	if (s->broker_is_open)
 		return 0;
 
-	int r = broker_client_open(&s->broker, s->simulated, err);
+	int r = broker_client_open(&s->broker, s->target->simulated, err);
 	if (r < 0)
 		return r;
 	s->broker_is_open = true;
@@ -41,7 +41,7 @@ int gpu_set_open(struct gpu_set *s, struct brumate_error *err)
 
 static int reopen_broker(struct gpu_set *s, struct brumate_error *err)
 {
-	log_warn("the broker is gone, starting another: job=%s", s->job);
+	log_warn("the broker is gone, starting another: job=%s", s->target->id);
 	int r = broker_client_reopen(&s->broker, err);
 
 	if (r == 0)
@@ -109,7 +109,8 @@ static int ask_states(struct gpu_set *s, const struct selection *l, struct bruma
 		r = select_processes(&untold, s, DEV_STATE_UNKNOWN, err);
 		if (r < 0 || !untold.n)
 			return r;
-		log_info("the driver is asked for states again: job=%s n=%zu", s->job, untold.n);
+		log_info("the driver is asked for states again: job=%s n=%zu", s->target->id,
+			 untold.n);
 		r = ask_once(s, &untold, err);
 	}
 	return r;
@@ -149,7 +150,7 @@ static int refuse_stopped(const struct proc_info *info, struct brumate_error *er
 /* What the record says of one that we have stopped, and that has not run since. */
 static const struct job_stopped *find_asleep(const struct gpu_set *s, const struct proc_info *info)
 {
-	return s->stopped_of && is_stopped(info) ? job_find_stopped(s->stopped_of, info->id) : NULL;
+	return is_stopped(info) ? target_find_stopped(s->target, info->id) : NULL;
 }
 
 /* The driver had put it away before. */
@@ -273,7 +274,7 @@ int gpu_set_check_suspend(const struct gpu_set *s, struct brumate_error *err)
 	if (!s->n || !s->vendor->saved_by_criu)
 		return 0;
 	brumate_fail(err, EOPNOTSUPP, "job %s: what it has on %s GPUs can be saved to a disk only",
-		     s->job, s->vendor->name);
+		     s->target->id, s->vendor->name);
 	brumate_hint(err, "`brumate checkpoint` saves it, `brumate restore` brings it back");
 	return -EOPNOTSUPP;
 }
@@ -435,7 +436,7 @@ static size_t drop_over(struct gpu_set *s)
 			log_info(
 				"process no longer uses the GPU, and the job continues without it: "
 				"job=%s pid=%d",
-				s->job, s->items[i].id.pid);
+				s->target->id, s->items[i].id.pid);
 		else
 			s->items[left++] = s->items[i];
 	s->n = left;
@@ -451,7 +452,7 @@ static void add_hint(const struct gpu_set *s, enum dev_action action, const stru
 			"the driver cannot save what this process holds (managed memory, IPC, a "
 			"profiler that is active …): end the profiling, or see `brumate doctor "
 			"--job %s`",
-			s->job);
+			s->target->id);
 	else if (action == DEV_RESTORE)
 		brumate_hint(
 			err,

@@ -9,7 +9,7 @@
 #include "client/broker.h"
 #include "datapath/vault.h"
 #include "gpu/vendor.h"
-#include "job/job.h"
+#include "job/target.h"
 #include "process/driver-job.h"
 #include "process/process.h"
 
@@ -24,11 +24,8 @@ struct gpu_process {
 };
 
 struct gpu_set {
-	const char *job;		 /* its id; borrowed */
+	const struct target *target;	 /* borrowed; whose processes they are */
 	const struct gpu_vendor *vendor; /* borrowed; whose GPUs they use */
-	bool simulated;			 /* the driver is the simulated one */
-	const struct job *
-		stopped_of; /* borrowed; whose record tells of members that stand still; NULL: none does */
 	struct gpu_process *items;
 	size_t n;
 	struct dev_gpu_pair *pairs; /* owned: where a restore takes which GPU; none: all stay */
@@ -98,13 +95,13 @@ enum { GPU_SET_DRIVER_TIMEOUT_MS = 600000 };
  */
 
 /** Records in the job which GPUs it sees and how much it holds on each, for when it comes back. */
-int placement_record(struct job *job, struct gpu_set *gpus, struct brumate_error *err);
+int placement_record(struct target *target, struct gpu_set *gpus, struct brumate_error *err);
 
 /**
  * Completes the pairs of @gpus to a map of every GPU the job saw onto the GPUs that are here: same model, and
  * itself where it is here. No pairs where all stay what they were. Errors to act on: -EOPNOTSUPP.
  */
-int placement_map(const struct job *job, struct gpu_set *gpus, struct progress *progress,
+int placement_map(const struct target *target, struct gpu_set *gpus, struct progress *progress,
 		  struct brumate_error *err);
 
 /** Whether there is room on all GPUs for what @vault holds there once more. */
@@ -113,9 +110,10 @@ bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault);
 /** The memory the job needs, beside what @vault (may be NULL) holds of it there, must be free on the GPUs it
  * goes to: a driver that runs out of it in the middle of a restore loses the process (driver 580: error 2, then
  * 304 for ever). -ENOSPC. */
-int placement_check_room(const struct job *job, struct gpu_set *gpus, const struct vault *vault,
-			 struct brumate_error *err);
+int placement_check_room(const struct target *target, struct gpu_set *gpus,
+			 const struct vault *vault, struct brumate_error *err);
 
 /** The same, but for up to @wait_ms it is waited for, as long as the operation of @progress may go on. */
-int placement_wait_room(const struct job *job, struct gpu_set *gpus, const struct vault *vault,
-			struct progress *progress, uint32_t wait_ms, struct brumate_error *err);
+int placement_wait_room(const struct target *target, struct gpu_set *gpus,
+			const struct vault *vault, struct progress *progress, uint32_t wait_ms,
+			struct brumate_error *err);

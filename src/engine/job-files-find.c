@@ -24,7 +24,7 @@ enum { FDINFO_BYTES_MAX = 4096, TABLE_BYTES_MAX = 64 << 20 };
 
 struct finding {
 	struct job_files files;
-	const struct job *job;
+	const struct target *target;
 	const struct manifest *manifest;
 	char *log;    /* owned; the real path of the job's log, NULL: it has none */
 	char *mounts; /* owned; what this process sees mounted */
@@ -300,7 +300,7 @@ static int open_files(struct finding *f, struct brumate_error *err)
 
 	if (root_fd < 0)
 		return brumate_fail(err, errno, "/: %m");
-	int r = user_files_enter(&user, f->job->uid, f->job->gid, err);
+	int r = user_files_enter(&user, f->target->uid, f->target->gid, err);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < f->files.n; i++) {
@@ -321,7 +321,7 @@ static int find_all(struct finding *f, const struct proc_tree *tree, struct brum
 
 	if (r < 0)
 		return brumate_fail(err, -r, "/proc/self/mountinfo: %m");
-	f->log = f->job->log ? realpath(f->job->log, NULL) : NULL;
+	f->log = f->target->log ? realpath(f->target->log, NULL) : NULL;
 	for (size_t i = 0; r == 0 && i < tree->n; i++) {
 		const pid_t pid = tree->items[i].id.pid;
 
@@ -334,10 +334,10 @@ static int find_all(struct finding *f, const struct proc_tree *tree, struct brum
 	return r < 0 ? brumate_fail(err, -r, "files of the job: %m") : open_files(f, err);
 }
 
-int job_files_find(struct job_files *ret, const struct job *job, const struct manifest *m,
+int job_files_find(struct job_files *ret, const struct target *target, const struct manifest *m,
 		   const struct proc_tree *tree, struct brumate_error *err)
 {
-	struct finding f = { .files = JOB_FILES_EMPTY, .job = job, .manifest = m };
+	struct finding f = { .files = JOB_FILES_EMPTY, .target = target, .manifest = m };
 	int r = find_all(&f, tree, err);
 
 	free(f.log);

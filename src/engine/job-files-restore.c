@@ -216,7 +216,7 @@ static int choose_memory(struct change *c, const struct op *op, int fd, int copy
 	const struct job_file *f = c->file;
 	const bool is_that = st->st_dev == f->device && st->st_ino == f->inode;
 	const bool is_used = job_file_find_user(st, true) != 0;
-	const bool is_copy = *op->job->started_as; /* the original may be there, too */
+	const bool is_copy = *op->target->started_as; /* the original may be there, too */
 
 	if ((is_that || !is_used) && !is_copy && (st->st_mode & 07777) == f->mode && fd >= 0 &&
 	    has_same_content(fd, copy_fd, st))
@@ -278,7 +278,7 @@ static int choose_all(struct files_restore *r, struct op *op, struct brumate_err
 			continue;
 		if (*c->file->copy && copy_fd < 0)
 			return copy_fd;
-		result = user_files_enter(&user, op->job->uid, op->job->gid, err);
+		result = user_files_enter(&user, op->target->uid, op->target->gid, err);
 		if (result == 0)
 			result = choose(c, op, r->root_fd, copy_fd, err);
 	}
@@ -488,7 +488,7 @@ static int do_all(struct files_restore *r, struct op *op, struct brumate_error *
 			continue;
 		if (c->way != WAY_CUT && (copy_fd = open_copy(r, c->file, err)) < 0)
 			return copy_fd;
-		result = user_files_enter(&user, op->job->uid, op->job->gid, err);
+		result = user_files_enter(&user, op->target->uid, op->target->gid, err);
 		if (result < 0)
 			return result;
 		result = change_file(r, c, copy_fd, op->restore.image.manifest.id);
@@ -558,7 +558,7 @@ static int check_all_are_there(const struct files_restore *r, const struct op *o
 			       struct brumate_error *err)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
-	int result = user_files_enter(&user, op->job->uid, op->job->gid, err);
+	int result = user_files_enter(&user, op->target->uid, op->target->gid, err);
 
 	for (size_t i = 0; result == 0 && i < r->n; i++) {
 		const struct job_file *f = r->items[i].file;
@@ -599,7 +599,7 @@ int job_files_each(const struct op *op, job_file_fn fn, void *arg)
 /* An empty directory without a name, below @root as the job's processes see it. */
 static int make_removed_dir(const struct op *op, const char *root, const struct job_file *f)
 {
-	auto_free char *path = path_format("%s%s/removed-XXXXXX", root, op->job->dir);
+	auto_free char *path = path_format("%s%s/removed-XXXXXX", root, op->target->dir);
 
 	if (!path || !mkdtemp(path))
 		return -errno;
@@ -673,8 +673,8 @@ int job_files_give(struct op *op, struct criu_inherit **inherits, size_t *n,
 	char root[32] = "";
 	int result = 0;
 
-	if (op->job->init.pid)
-		snprintf(root, sizeof(root), "/proc/%d/root", op->job->init.pid);
+	if (op->target->init.pid)
+		snprintf(root, sizeof(root), "/proc/%d/root", op->target->init.pid);
 	for (size_t i = 0; r && result == 0 && i < r->n_given; i++) {
 		int fd = fcntl(r->given[i].fd, F_DUPFD_CLOEXEC, 3);
 
@@ -730,7 +730,8 @@ void job_files_undo(struct op *op)
 {
 	struct files_restore *r = take_ptr(&op->restore.files);
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
-	const int entered = r ? user_files_enter(&user, op->job->uid, op->job->gid, NULL) : -1;
+	const int entered =
+		r ? user_files_enter(&user, op->target->uid, op->target->gid, NULL) : -1;
 
 	for (size_t i = 0; r && i < r->n; i++) {
 		struct change *c = &r->items[r->n - 1 - i];
@@ -749,7 +750,7 @@ void job_files_settle(struct op *op)
 	struct files_restore *r = take_ptr(&op->restore.files);
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
 
-	if (r && user_files_enter(&user, op->job->uid, op->job->gid, NULL) == 0)
+	if (r && user_files_enter(&user, op->target->uid, op->target->gid, NULL) == 0)
 		for (size_t i = 0; i < r->n; i++)
 			if (r->items[i].is_moved && r->items[i].is_dead)
 				unlinkat(r->items[i].dir_fd, r->items[i].beside, 0);

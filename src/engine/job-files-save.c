@@ -139,7 +139,7 @@ int job_files_check(struct op *op, uint64_t *ret_bytes, struct brumate_error *er
 	if (r == 0)
 		r = job_memory_each(&op->tree, add_memory, &sum);
 	if (r == 0)
-		r = job_files_find(&files, op->job, &op->checkpoint.manifest, &op->tree, err);
+		r = job_files_find(&files, op->target, &op->checkpoint.manifest, &op->tree, err);
 	for (size_t i = 0; r == 0 && i < files.n; i++) {
 		const struct job_file *f = &files.items[i];
 		struct stat st;
@@ -165,7 +165,7 @@ int job_files_scan(struct op *op, struct scan_report *report, struct brumate_err
 	int r = read_limit(&limit, op, err);
 
 	if (r == 0)
-		r = job_files_find(&files, op->job, &op->checkpoint.manifest, &op->tree, err);
+		r = job_files_find(&files, op->target, &op->checkpoint.manifest, &op->tree, err);
 	for (size_t i = 0; r == 0 && i < files.n; i++) {
 		const struct job_file *f = &files.items[i];
 		struct scan_finding found = { .level = SCAN_NOTE,
@@ -257,7 +257,7 @@ int job_files_hash_ahead(struct op *op, struct brumate_error *err)
 	if (!all)
 		return brumate_fail(err, ENOMEM, "%m");
 	op->checkpoint.ahead = all;
-	int r = job_files_find(&files, op->job, &op->checkpoint.manifest, &op->tree, err);
+	int r = job_files_find(&files, op->target, &op->checkpoint.manifest, &op->tree, err);
 	for (size_t i = 0; r == 0 && i < files.n; i++) {
 		const struct job_file *f = &files.items[i];
 
@@ -343,11 +343,11 @@ struct removing {
 static bool can_be_made(const struct removing *rm, const char *path)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
-	const struct job *job = rm->op->job;
+	const struct target *target = rm->op->target;
 	auto_free char *parent = strdup(path);
 	char *slash = parent ? strrchr(parent, '/') : NULL;
 
-	if (!slash || user_files_enter(&user, job->uid, job->gid, NULL) < 0)
+	if (!slash || user_files_enter(&user, target->uid, target->gid, NULL) < 0)
 		return false;
 	*slash = '\0';
 	auto_close int dir_fd = job_file_open(rm->root_fd, parent, O_PATH | O_DIRECTORY);
@@ -460,10 +460,10 @@ static int copy_part(int dir_fd, const struct job_file *f, uint64_t part, int fr
 	return to < 0 ? -errno : job_file_copy_to(to, 0, from_fd, from, len);
 }
 
-static int open_as_user(const struct job *job, const char *link)
+static int open_as_user(const struct target *target, const char *link)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
-	int r = user_files_enter(&user, job->uid, job->gid, NULL);
+	int r = user_files_enter(&user, target->uid, target->gid, NULL);
 	int fd = r < 0 ? r : open(link, O_RDONLY | O_CLOEXEC);
 
 	return r == 0 && fd < 0 ? -errno : fd;
@@ -471,7 +471,7 @@ static int open_as_user(const struct job *job, const char *link)
 
 static int copy_memory(struct removing *rm, const struct job_file *f, const char *link)
 {
-	auto_close int from = open_as_user(rm->op->job, link);
+	auto_close int from = open_as_user(rm->op->target, link);
 	int r = from < 0 ? from : 0;
 
 	for (uint64_t i = 0; r == 0 && i * JOB_FILE_PART_BYTES < f->size_bytes; i++)
@@ -516,7 +516,7 @@ static int save_all_removed(struct op *op, struct job_files *files, struct bruma
 
 	if (r == 0)
 		r = job_memory_each(&op->tree, save_memory, &rm);
-	if (r == 0 && op->job->uid)
+	if (r == 0 && op->target->uid)
 		r = criu_ghosts_rewrite(op->images.dir_fd, take_removed, &rm);
 	return r < 0 ? brumate_fail(err, -r,
 				    "files that the job has open and that were removed: %m")
@@ -561,7 +561,7 @@ static int save_files(struct op *op, struct job_files *files, struct brumate_err
 int job_files_save(struct op *op, struct brumate_error *err)
 {
 	auto_(job_files_fini) struct job_files files = JOB_FILES_EMPTY;
-	int r = job_files_find(&files, op->job, &op->checkpoint.manifest, &op->tree, err);
+	int r = job_files_find(&files, op->target, &op->checkpoint.manifest, &op->tree, err);
 
 	if (r == 0)
 		r = save_files(op, &files, err);

@@ -130,7 +130,7 @@ static inline uint64_t job_file_mtime_ns(const struct stat *st)
 
 /** Finds those of the members of @tree, which need not stand still; each is opened where that can be done. What a
  * restore replaces (@m's externals), the job's log and files of file systems in user space are left out. */
-int job_files_find(struct job_files *ret, const struct job *job, const struct manifest *m,
+int job_files_find(struct job_files *ret, const struct target *target, const struct manifest *m,
 		   const struct proc_tree *tree, struct brumate_error *err);
 
 /** Calls @fn for each descriptor of members of @tree that has deleted memory open (tmpfs) which is too long for CRIU's images,

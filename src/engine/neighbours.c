@@ -45,7 +45,7 @@ static bool is_number(const char *name)
 
 uint64_t neighbour_idle_ms(const struct job *j)
 {
-	auto_free char *path = job_agent_dir(j);
+	auto_free char *path = job_agent_dir(&j->target);
 	auto_close int dir_fd = path ? agent_dir_open(path) : -1;
 	auto_closedir DIR *dir = dir_fd >= 0 ? dir_open(dir_fd, ".") : NULL;
 	uint64_t least = UINT64_MAX;
@@ -180,7 +180,7 @@ static int ask_to_leave(const struct job *j, struct brumate_error *err)
 
 static void tell_event(const struct job *j, const struct neighbour *n, const struct job *asked_for)
 {
-	event_add(j, "leave",
+	event_add(&j->target, "leave",
 		  json_pack("{s:s,s:s,s:f,s:I}", "for", asked_for->id, "for_name", asked_for->name,
 			    "idle_s", (double)n->idle_ms / 1000, "priority",
 			    (json_int_t)n->priority));

@@ -20,41 +20,25 @@
 #include "engine/fetched.h"
 #include "job/events.h"
 #include "job/counts.h"
+#include "job/job.h"
 #include "job/standstill.h"
 #include "store/authentic.h"
 
 enum { SWEPT_SPARE_MS = 3000, SWEPT_PAUSE_MS = 20 };
 
-struct keeper_owner op_owner(const struct job *job)
-{
-	return (struct keeper_owner){ .id = job->id, .dir = job->dir, .root = job->root };
-}
-
-/* Of a job that was taken in, agents are where its container has them. */
-static char *find_agent_dir(const struct job *job)
-{
-	return job->by_pid && job->data_path == JOB_DATA_BROKER
-		       ? path_format("/proc/%d/root" AGENT_CONTAINER_DIR, job->root.pid)
-		       : job_agent_dir(job);
-}
-
-void op_init(struct op *op, const char *kind, struct job *job, const struct progress_caller *caller,
-	     const struct request *request)
+void op_init(struct op *op, const char *kind, struct target *target,
+	     const struct progress_caller *caller, const struct request *request)
 {
 	static const struct request nothing;
 
 	request = request ? request : &nothing;
 	*op = (struct op){
 		.kind = kind,
-		.job = job,
+		.target = target,
 		.request = request,
-		.gpus = { .job = job->id,
-			  .vendor = gpu_vendor(),
-			  .simulated = job->simulated,
-			  .stopped_of = job },
-		.data = { .owner = op_owner(job),
-			  .agent_dir = find_agent_dir(job),
-			  .simulated = job->simulated,
+		.gpus = { .target = target, .vendor = gpu_vendor() },
+		.data = { .target = target,
+			  .agent_dir = target->owned_by->agent_dir(target),
 			  .lock_timeout_ms = OP_LOCK_TIMEOUT_MS,
 			  .force = request->force,
 			  .keep_copy = request->keep_copy,
@@ -101,9 +85,8 @@ void op_fini(struct op *op)
 int op_find_gpus(struct op *op, struct brumate_error *err)
 {
 	proc_tree_fini(&op->tree);
-	op->data.owner.root = op->job->root;
-	op->data.uses_agents = op->job->data_path == JOB_DATA_BROKER;
-	const struct proc_members members = job_members(op->job);
+	op->data.uses_agents = op->target->data_path == JOB_DATA_BROKER;
+	const struct proc_members members = target_members(op->target);
 	int r = proc_members_read(&op->tree, &members, err);
 
 	return r < 0 ? r : gpu_set_find(&op->gpus, &op->tree, err);
@@ -128,17 +111,18 @@ static bool all_listen(const struct op *op)
 static int mend_agent_dir(struct op *op, struct brumate_error *err)
 {
 	const uint64_t until_ns = deadline_in_ms(AGENT_LOOKS_S * 1000 + SWEPT_SPARE_MS);
-	const struct job *job = op->job;
+	const struct target *target = op->target;
 
-	if (!op->data.uses_agents || job->by_pid || *job->started_as || !op->gpus.n ||
-	    access(op->data.agent_dir, F_OK) == 0 || errno != ENOENT)
+	if (!op->data.uses_agents || !target->owned_by->was_started(target) ||
+	    *target->started_as || !op->gpus.n || access(op->data.agent_dir, F_OK) == 0 ||
+	    errno != ENOENT)
 		return 0;
-	log_warn("the directory of the agents is gone, and made anew: job=%s path=%s", job->id,
+	log_warn("the directory of the agents is gone, and made anew: job=%s path=%s", target->id,
 		 op->data.agent_dir);
-	int r = job_make_agent_dir(job, err);
+	int r = job_make_agent_dir(target, err);
 	if (r < 0)
 		return r;
-	standstill_wake_first(job);
+	standstill_wake_first(target);
 	while (!all_listen(op) && clock_now_ns() < until_ns)
 		nanosleep(&(struct timespec){ .tv_nsec = SWEPT_PAUSE_MS * (long)NS_PER_MS }, NULL);
 	progress_note(&op->progress, "%s was gone, and is made anew: see that nobody clears it",
@@ -165,7 +149,7 @@ int op_find_agents(struct op *op, bool tell, struct brumate_error *err)
 void op_clear_vault(struct op *op)
 {
 	if (op->data.vault)
-		vault_clear(op->data.vault, &op->data.owner);
+		vault_clear(op->data.vault, op->target);
 }
 
 /* ---- the plan ---- */
@@ -186,9 +170,8 @@ static void replace_keeper(struct op *op)
 	struct vault *v = op->data.vault;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (v && v->keeper.fd >= 0 && vault_is_alone(v) &&
-	    vault_guard(v, &op->data.owner, &err) < 0)
-		log_error("no other keeper: job=%s reason=\"%s\"", op->job->id, err.text);
+	if (v && v->keeper.fd >= 0 && vault_is_alone(v) && vault_guard(v, op->target, &err) < 0)
+		log_error("no other keeper: job=%s reason=\"%s\"", op->target->id, err.text);
 }
 
 static int run_step(const struct step *step, struct op *op, struct brumate_error *err)
@@ -231,7 +214,7 @@ int plan_run(const struct step *steps, size_t n, struct op *op, struct brumate_e
 		if (r < 0) {
 			brumate_wrap(err, r, "%s", steps[i].name);
 			log_info("%s of job %s failed, undoing: step=%s reason=\"%s\"", op->kind,
-				 op->job->id, steps[i].name, err ? err->text : "");
+				 op->target->id, steps[i].name, err ? err->text : "");
 			undo_steps(steps, i, op);
 		} else if (r == 0) {
 			progress_phase(&op->progress, steps[i].name, start_ns);
@@ -281,7 +264,7 @@ json_t *op_summary(const struct op *op)
 {
 	const struct progress *p = &op->progress;
 	double seconds = clock_since_s(p->start_ns), downtime = 0, drain = 0;
-	const char *path = op->job->checkpoint_path;
+	const char *path = op->target->checkpoint_path;
 
 	if (p->stopped_ns && p->released_ns)
 		downtime = (double)(p->released_ns - p->stopped_ns) / (double)NS_PER_S;
@@ -292,8 +275,8 @@ json_t *op_summary(const struct op *op)
 	uint64_t bytes = op->image_bytes ? op->image_bytes : op->gpu_bytes;
 	return json_pack(
 		"{s:s,s:s,s:s,s:s?,s:o,s:f,s:f,s:f,s:o,s:I,s:I,s:f,s:I,s:I,s:I,s:I,s:f,s:I,s:o}",
-		"operation", op->kind, "job", op->job->id, "job_name", op->job->name, "checkpoint",
-		has_checkpoint(op) ? op->job->checkpoint : NULL, "path",
+		"operation", op->kind, "job", op->target->id, "job_name", op->target->name,
+		"checkpoint", has_checkpoint(op) ? op->target->checkpoint : NULL, "path",
 		path && has_checkpoint(op) ? wire_string(path) : json_null(), "seconds", seconds,
 		"downtime_s", downtime, "drain_s", drain, "phases", phases_to_json(p), "gpu_bytes",
 		(json_int_t)op->gpu_bytes, "image_bytes", (json_int_t)op->image_bytes, "gbps",
@@ -311,9 +294,9 @@ json_t *op_summary(const struct op *op)
 int op_check_thawed(const struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	const struct proc_members members = job_members(op->job);
+	const struct proc_members members = target_members(op->target);
 
-	if (job_has_ended(op->job) || proc_members_read(&tree, &members, NULL) < 0)
+	if (target_has_ended(op->target) || proc_members_read(&tree, &members, NULL) < 0)
 		return 0;
 	for (size_t i = 0; i < tree.n; i++) {
 		auto_free char *cgroup = machine_frozen_cgroup(tree.items[i].id.pid);
@@ -321,7 +304,7 @@ int op_check_thawed(const struct op *op, struct brumate_error *err)
 		if (!cgroup)
 			continue;
 		brumate_fail(err, EBUSY, "job %s: process %d (%s) is frozen with its cgroup %s",
-			     op->job->id, tree.items[i].id.pid, tree.items[i].comm, cgroup);
+			     op->target->id, tree.items[i].id.pid, tree.items[i].comm, cgroup);
 		brumate_hint(err,
 			     "whoever froze it can thaw it: an engine that paused a container, "
 			     "a scheduler that suspended its job");
@@ -351,7 +334,7 @@ void op_count(const struct op *op, int result)
 		.released_ns = boot_time_of(op->progress.released_ns),
 	};
 
-	job_count(op->job, &outcome);
+	job_count(op->target, &outcome);
 }
 
 static double rounded(double seconds)
@@ -367,26 +350,26 @@ static void tell_event(const struct op *op, json_t *summary)
 			      "downtime_s",
 			      rounded(json_number_value(json_object_get(summary, "downtime_s"))),
 			      "gpu_bytes", (json_int_t)op->gpu_bytes, "image_bytes",
-			      (json_int_t)op->image_bytes, "gpus", event_gpus(op->job));
+			      (json_int_t)op->image_bytes, "gpus", event_gpus(op->target));
 
 	if (o && has_checkpoint(op)) {
 		json_object_set(o, "checkpoint", json_object_get(summary, "checkpoint"));
 		json_object_set(o, "path", json_object_get(summary, "path"));
 	}
-	event_add(op->job, op->kind, o);
+	event_add(op->target, op->kind, o);
 }
 
 void op_finish(struct op *op)
 {
 	auto_json json_t *summary = op_summary(op);
 	auto_free char *text = summary ? json_dumps(summary, JSON_INDENT(1)) : NULL;
-	auto_free char *path = path_format("%s/last.json", op->job->dir);
+	auto_free char *path = path_format("%s/last.json", op->target->dir);
 
 	if (text && path && file_swap(AT_FDCWD, path, text, strlen(text), 0600) < 0)
 		log_warn("the summary could not be stored: path=%s", path);
 	tell_event(op, summary);
 	op_count(op, 0);
 	log_info("%s of job %s done: seconds=%.3f gpu_bytes=%llu image_bytes=%llu", op->kind,
-		 op->job->id, clock_since_s(op->progress.start_ns),
+		 op->target->id, clock_since_s(op->progress.start_ns),
 		 (unsigned long long)op->gpu_bytes, (unsigned long long)op->image_bytes);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * One operation on a job: what was asked for, and the state that the steps of its plan share. It belongs to one
+ * One operation on a target: what was asked for, and the state that the steps of its plan share. It belongs to one
  * thread.
  */
 #pragma once
@@ -16,7 +16,7 @@
 #include "engine/device-image.h"
 #include "engine/gpu-set.h"
 #include "image/manifest.h"
-#include "job/job.h"
+#include "job/target.h"
 #include "job/request.h"
 #include "process/attributes.h"
 #include "process/socket-options.h"
@@ -58,7 +58,7 @@ struct op_checkpoint {
 struct op_restore {
 	struct store_image image;
 	char of[MANIFEST_ID_BYTES]; /* the job whose checkpoint @image must be; empty: this one */
-	struct fetched *fetched; /* @image is elsewhere (engine/fetched.h); NULL: it is here */
+	struct fetched *fetched;    /* @image is elsewhere (engine/fetched.h); NULL: it is here */
 	struct device_image_reader device;
 	struct attributes attributes;
 	struct socket_options sockets;
@@ -72,7 +72,7 @@ struct op_restore {
 
 struct op {
 	const char *kind;	       /* "suspend" … */
-	struct job *job;	       /* borrowed; the operation alone uses it while it runs */
+	struct target *target;	       /* borrowed; the operation alone uses it while it runs */
 	const struct request *request; /* borrowed; never NULL */
 	struct progress progress;
 	struct proc_tree tree;
@@ -89,13 +89,10 @@ struct op {
 	struct op_restore restore;
 };
 
-/** The owner of what a job has outside its processes. Borrows from @job. */
-struct keeper_owner op_owner(const struct job *job);
-
 /** @request: borrowed, as long as @op lives, but for its GPU map, which is the caller's to hand over; NULL:
  * nothing is asked for. A caller with a vault hands that over too. */
-void op_init(struct op *op, const char *kind, struct job *job, const struct progress_caller *caller,
-	     const struct request *request);
+void op_init(struct op *op, const char *kind, struct target *target,
+	     const struct progress_caller *caller, const struct request *request);
 void op_fini(struct op *op);
 DEFINE_AUTO_FINI(struct op, op_fini)
 

@@ -10,7 +10,7 @@
 
 enum { CONTEXT_ROOM_BYTES = 64 << 20 }; /* the driver's own use varies by a little each time */
 
-int placement_record(struct job *job, struct gpu_set *set, struct brumate_error *err)
+int placement_record(struct target *target, struct gpu_set *set, struct brumate_error *err)
 {
 	struct dev_gpu now[DEV_GPUS_MAX];
 	size_t n = 0;
@@ -30,9 +30,9 @@ int placement_record(struct job *job, struct gpu_set *set, struct brumate_error 
 			for (size_t i = 0; i < n; i++)
 				if (!strcmp(gpus[i].uuid, set->items[p].dev.gpus[k]))
 					gpus[i].bytes += set->items[p].dev.gpu_bytes[k];
-	free(job->gpus);
-	job->gpus = gpus;
-	job->n_gpus = n;
+	free(target->gpus);
+	target->gpus = gpus;
+	target->n_gpus = n;
 	return 0;
 }
 
@@ -65,16 +65,16 @@ static int take_gpu(struct placement *p, const struct job_gpu *from, size_t k, i
 	return 0;
 }
 
-static int place_as_told(const struct job *job, const struct gpu_set *gpus, struct placement *p,
-			 struct brumate_error *err)
+static int place_as_told(const struct target *target, const struct gpu_set *gpus,
+			 struct placement *p, struct brumate_error *err)
 {
 	for (size_t i = 0; i < gpus->n_pairs; i++) {
 		int to = index_of(p, gpus->pairs[i].to), r;
 		size_t k = 0;
 
-		while (k < job->n_gpus && strcmp(job->gpus[k].uuid, gpus->pairs[i].from))
+		while (k < target->n_gpus && strcmp(target->gpus[k].uuid, gpus->pairs[i].from))
 			k++;
-		if (k == job->n_gpus)
+		if (k == target->n_gpus)
 			return brumate_fail(err, EINVAL, "GPU map: the job saw no GPU %s",
 					    gpus->pairs[i].from);
 		if (to < 0)
@@ -83,20 +83,20 @@ static int place_as_told(const struct job *job, const struct gpu_set *gpus, stru
 		if (p->target[k] >= 0)
 			return brumate_fail(err, EINVAL, "GPU map: %s is given twice",
 					    gpus->pairs[i].from);
-		if ((r = take_gpu(p, &job->gpus[k], k, to, err)) < 0)
+		if ((r = take_gpu(p, &target->gpus[k], k, to, err)) < 0)
 			return brumate_wrap(err, r, "GPU map");
 	}
 	return 0;
 }
 
 /* GPUs that are here keep their place; where a told one took it, they go to whatever is left. */
-static void place_where_they_were(const struct job *job, struct placement *p)
+static void place_where_they_were(const struct target *target, struct placement *p)
 {
-	for (size_t k = 0; k < job->n_gpus; k++) {
-		int to = index_of(p, job->gpus[k].uuid);
+	for (size_t k = 0; k < target->n_gpus; k++) {
+		int to = index_of(p, target->gpus[k].uuid);
 
 		if (p->target[k] < 0 && to >= 0 && !p->taken[to])
-			take_gpu(p, &job->gpus[k], k, to, NULL);
+			take_gpu(p, &target->gpus[k], k, to, NULL);
 	}
 }
 
@@ -105,11 +105,11 @@ static uint64_t free_bytes(const struct dev_gpu *gpu)
 	return gpu->total_bytes > gpu->used_bytes ? gpu->total_bytes - gpu->used_bytes : 0;
 }
 
-static int place_elsewhere(const struct job *job, struct placement *p, struct progress *progress,
-			   struct brumate_error *err)
+static int place_elsewhere(const struct target *target, struct placement *p,
+			   struct progress *progress, struct brumate_error *err)
 {
-	for (size_t k = 0; k < job->n_gpus; k++) {
-		const struct job_gpu *from = &job->gpus[k];
+	for (size_t k = 0; k < target->n_gpus; k++) {
+		const struct job_gpu *from = &target->gpus[k];
 		int best = -1;
 
 		if (p->target[k] >= 0)
@@ -136,22 +136,22 @@ static int place_elsewhere(const struct job *job, struct placement *p, struct pr
 	return 0;
 }
 
-static int write_pairs(struct gpu_set *gpus, const struct job *job, const struct placement *p,
+static int write_pairs(struct gpu_set *gpus, const struct target *target, const struct placement *p,
 		       struct brumate_error *err)
 {
-	struct dev_gpu_pair *pairs = calloc(job->n_gpus + 1, sizeof(*pairs));
+	struct dev_gpu_pair *pairs = calloc(target->n_gpus + 1, sizeof(*pairs));
 	bool moved = false;
 
 	if (!pairs)
 		return brumate_fail(err, ENOMEM, "%m");
-	for (size_t k = 0; k < job->n_gpus; k++) {
-		snprintf(pairs[k].from, sizeof(pairs[k].from), "%s", job->gpus[k].uuid);
+	for (size_t k = 0; k < target->n_gpus; k++) {
+		snprintf(pairs[k].from, sizeof(pairs[k].from), "%s", target->gpus[k].uuid);
 		snprintf(pairs[k].to, sizeof(pairs[k].to), "%s", p->now[p->target[k]].uuid);
 		moved = moved || strcmp(pairs[k].from, pairs[k].to);
 	}
 	free(gpus->pairs);
 	gpus->pairs = pairs;
-	gpus->n_pairs = moved ? job->n_gpus : 0;
+	gpus->n_pairs = moved ? target->n_gpus : 0;
 	return 0;
 }
 
@@ -169,32 +169,32 @@ static int check_remap(struct gpu_set *gpus, struct brumate_error *err)
 	return -EOPNOTSUPP;
 }
 
-int placement_map(const struct job *job, struct gpu_set *gpus, struct progress *progress,
+int placement_map(const struct target *target, struct gpu_set *gpus, struct progress *progress,
 		  struct brumate_error *err)
 {
 	struct placement p = { 0 };
 	int r;
 
-	if (!job->n_gpus)
+	if (!target->n_gpus)
 		return 0;
 	for (size_t k = 0; k < MANIFEST_GPUS_MAX; k++)
 		p.target[k] = -1;
 	if ((r = gpu_set_open(gpus, err)) < 0 ||
 	    (r = broker_client_gpus(&gpus->broker, p.now, &p.n_now, err)) < 0)
 		return r;
-	if (p.n_now < job->n_gpus) {
-		brumate_fail(err, EOPNOTSUPP, "the job saw %zu GPUs, %zu are here", job->n_gpus,
+	if (p.n_now < target->n_gpus) {
+		brumate_fail(err, EOPNOTSUPP, "the job saw %zu GPUs, %zu are here", target->n_gpus,
 			     p.n_now);
 		brumate_hint(
 			err,
 			"the driver restores a process only where it sees as many GPUs as before");
 		return -EOPNOTSUPP;
 	}
-	if ((r = place_as_told(job, gpus, &p, err)) < 0)
+	if ((r = place_as_told(target, gpus, &p, err)) < 0)
 		return r;
-	place_where_they_were(job, &p);
-	if ((r = place_elsewhere(job, &p, progress, err)) < 0 ||
-	    (r = write_pairs(gpus, job, &p, err)) < 0)
+	place_where_they_were(target, &p);
+	if ((r = place_elsewhere(target, &p, progress, err)) < 0 ||
+	    (r = write_pairs(gpus, target, &p, err)) < 0)
 		return r;
 	return check_remap(gpus, err);
 }
@@ -229,15 +229,15 @@ bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault)
 	return true;
 }
 
-int placement_check_room(const struct job *job, struct gpu_set *gpus, const struct vault *vault,
-			 struct brumate_error *err)
+int placement_check_room(const struct target *target, struct gpu_set *gpus,
+			 const struct vault *vault, struct brumate_error *err)
 {
 	struct dev_gpu now[DEV_GPUS_MAX];
 	size_t n = 0;
-	int r = job->n_gpus ? broker_client_gpus(&gpus->broker, now, &n, err) : 0;
+	int r = target->n_gpus ? broker_client_gpus(&gpus->broker, now, &n, err) : 0;
 
-	for (size_t k = 0; r == 0 && k < job->n_gpus; k++) {
-		const struct job_gpu *gpu = &job->gpus[k];
+	for (size_t k = 0; r == 0 && k < target->n_gpus; k++) {
+		const struct job_gpu *gpu = &target->gpus[k];
 		const char *to = find_target(gpus, gpu->uuid);
 		uint64_t parked = vault ? vault_device_bytes(vault, gpu->uuid) : 0;
 		uint64_t need = gpu->bytes > parked ? gpu->bytes - parked : 0;

@@ -115,7 +115,8 @@ static int suspect_sharing(struct scan_report *report, const struct gpu_set *gpu
 /* Which way the memory of a process without an agent goes, and why. Of the others the agents tell how much. */
 static int tell_way(const struct op *op, struct scan_report *report, const struct gpu_process *p)
 {
-	const char *why = op->job->by_pid	 ? "its job was already running when it was managed"
+	const char *why = !op->target->owned_by->was_started(op->target)
+				  ? "its job was already running when it was managed"
 			  : op->data.uses_agents ? "it has no agent"
 						 : "its job was started with --data-path driver";
 	char text[160];
@@ -233,7 +234,7 @@ static int scan_driver_state(struct op *op, struct scan_report *report)
 /* CRIU saves one tree. */
 static int scan_orphans(struct op *op, struct scan_report *report)
 {
-	const struct proc_members members = job_members(op->job);
+	const struct proc_members members = target_members(op->target);
 	int r = 0;
 
 	for (size_t i = 0; r == 0 && i < op->tree.n; i++) {
@@ -268,7 +269,7 @@ static void forget_stopped(struct op *op, struct scan_report *report)
 
 		for (size_t k = 0; k < op->tree.n && !strcmp(f->what, "stopped"); k++)
 			ours |= op->tree.items[k].id.pid == f->pid &&
-				job_find_stopped(op->job, op->tree.items[k].id);
+				target_find_stopped(op->target, op->tree.items[k].id);
 		if (!ours)
 			report->items[left++] = *f;
 	}
@@ -309,7 +310,7 @@ uint64_t op_zero_bytes(struct op *op)
 	op->knows_zeros = true;
 	if (live_count_zeros(&op->data, &op->zero_bytes, &op->counted, &err) < 0) {
 		log_info("it is not known how much device memory is zero: job=%s reason=\"%s\"",
-			 op->job->id, err.text);
+			 op->target->id, err.text);
 		op->zero_bytes = 0;
 	}
 	progress_phase(&op->progress, "count", start_ns);

@@ -133,12 +133,12 @@ static int read_as_owner(const struct saving *s, char **ret, size_t *ret_len,
 			 const struct mapped *m)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
-	const struct job *job = s->op->job;
+	const struct target *target = s->op->target;
 
 	/* Its user need not be able to get there; and what is there nobody but us has put there. */
 	if (is_kept(m->path))
 		return read_mapped(ret, ret_len, "", m);
-	int r = user_files_enter(&user, job->uid, job->gid, NULL);
+	int r = user_files_enter(&user, target->uid, target->gid, NULL);
 
 	return r < 0 ? r : read_mapped(ret, ret_len, s->root, m);
 }
@@ -215,7 +215,7 @@ static int open_same(int dir_fd, const char *path, const struct digest *want)
 	return memcmp(&have, want, sizeof(have)) ? -ENOENT : take_fd(&fd);
 }
 
-static int open_same_as_owner(const struct job *job, const char *root, const char *path,
+static int open_same_as_owner(const struct target *target, const char *root, const char *path,
 			      const struct digest *want)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
@@ -224,7 +224,7 @@ static int open_same_as_owner(const struct job *job, const char *root, const cha
 
 	if (root_fd < 0)
 		return -errno;
-	int r = user_files_enter(&user, job->uid, job->gid, NULL);
+	int r = user_files_enter(&user, target->uid, target->gid, NULL);
 	return r < 0 ? r : open_same(root_fd, path, want);
 }
 
@@ -313,7 +313,7 @@ int programs_keep(const char *root, const char *name, const struct digest *diges
 static int replace_program(struct op *op, const char *root, const struct manifest_file *f,
 			   const char *path)
 {
-	auto_close int fd = open_same_as_owner(op->job, root, path, &f->digest);
+	auto_close int fd = open_same_as_owner(op->target, root, path, &f->digest);
 
 	if (fd >= 0)
 		return -EEXIST;
@@ -339,8 +339,8 @@ int programs_for_restore(struct op *op, struct criu_inherit **inherits, size_t *
 	const struct manifest *m = &op->restore.image.manifest;
 	char root[32] = "";
 
-	if (op->job->init.pid)
-		snprintf(root, sizeof(root), "/proc/%d/root", op->job->init.pid);
+	if (op->target->init.pid)
+		snprintf(root, sizeof(root), "/proc/%d/root", op->target->init.pid);
 	for (size_t i = 0; i < m->n_files; i++) {
 		char path[NAME_BYTES];
 

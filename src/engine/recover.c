@@ -28,68 +28,57 @@ enum { CRIU_PATIENCE_MS = 120000, KILL_TIMEOUT_MS = 30000 };
  * because to kill it in the middle is what could hurt the job. */
 static int await_criu(struct op *op, struct brumate_error *err)
 {
-	struct proc_id criu = op->job->op.criu;
+	struct proc_id criu = op->target->op.criu;
 	int r = criu.pid ? proc_wait_gone(criu, deadline_in_ms(CRIU_PATIENCE_MS)) : 0;
 
 	if (r == 0)
 		return 0;
 	if (r != -ETIMEDOUT)
 		return brumate_fail(err, -r, "CRIU, process %d: %m", criu.pid);
-	log_warn("CRIU of a dead shim does not end, killing it: job=%s pid=%d", op->job->id,
+	log_warn("CRIU of a dead shim does not end, killing it: job=%s pid=%d", op->target->id,
 		 criu.pid);
-	if (op->job->state == JOB_CHECKPOINTING && !job_has_ended(op->job))
+	if (op->target->state == JOB_CHECKPOINTING && !target_has_ended(op->target))
 		return 0; /* by heal() */
-	proc_signal_as(criu, SIGKILL, op->job->uid);
+	proc_signal_as(criu, SIGKILL, op->target->uid);
 	r = proc_wait_gone(criu, deadline_in_ms(KILL_TIMEOUT_MS));
 	return r < 0 ? brumate_fail(err, -r, "CRIU, process %d: %m", criu.pid) : 0;
 }
 
 /* CRIU may have been killed with its caller, or before it. */
-static int heal(struct job *job, struct brumate_error *err)
+static int heal(struct target *target, struct brumate_error *err)
 {
-	auto_close int dir_fd = job_open_criu_dir(job, NULL);
-	int r = criu_heal(job->root, job->op.criu, job->uid, dir_fd, JOB_DUMP_LOG, err);
+	auto_close int dir_fd = target_open_criu_dir(target, NULL);
+	int r = criu_heal(target->root, target->op.criu, target->uid, dir_fd, JOB_DUMP_LOG, err);
 
 	if (r < 0)
 		return brumate_wrap(err, r, "what CRIU left cannot be taken back");
-	job->op.criu = PROC_ID_NONE;
+	target->op.criu = PROC_ID_NONE;
 	return 0;
 }
 
 /* 1, 0, or -errno where the store cannot be looked at. */
-static int image_is_complete(const struct job *job, struct brumate_error *err)
+static int image_is_complete(const struct target *target, struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 
-	if (!job->op.image_path[0] || access(job->op.image_path, F_OK) < 0)
-		return !job->op.image_path[0] || errno == ENOENT || errno == ENOTDIR
+	if (!target->op.image_path[0] || access(target->op.image_path, F_OK) < 0)
+		return !target->op.image_path[0] || errno == ENOENT || errno == ENOTDIR
 			       ? 0
-			       : brumate_fail(err, errno, "%s: %m", job->op.image_path);
-	int r = store_open(&image, NULL, job->op.image_path, err);
+			       : brumate_fail(err, errno, "%s: %m", target->op.image_path);
+	int r = store_open(&image, NULL, target->op.image_path, err);
 	return r < 0 ? (r == -EBADMSG || r == -ENOENT ? 0 : r) : 1;
 }
 
-static int take_image(struct job *job)
+static int take_image(struct target *target)
 {
-	const char *slash = strrchr(job->op.image_path, '/');
-	char *id = strdup(slash ? slash + 1 : job->op.image_path),
-	     *path = strdup(job->op.image_path);
+	const char *path = target->op.image_path, *slash = strrchr(path, '/');
 
-	if (!id || !path) {
-		free(id);
-		free(path);
-		return -ENOMEM;
-	}
-	free(job->checkpoint);
-	free(job->checkpoint_path);
-	job->checkpoint = id;
-	job->checkpoint_path = path;
-	return 0;
+	return target_name_checkpoint(target, slash ? slash + 1 : path, path);
 }
 
-static void sweep_store(const struct job *job)
+static void sweep_store(const struct target *target)
 {
-	auto_free char *dir = strdup(job->op.image_path);
+	auto_free char *dir = strdup(target->op.image_path);
 	char *slash = dir ? strrchr(dir, '/') : NULL;
 
 	if (!slash)
@@ -101,7 +90,7 @@ static void sweep_store(const struct job *job)
 static int settle_gpus(struct op *op, bool suspended, struct brumate_error *err)
 {
 	if (!suspended) /* whom a stop holds nobody can bring back */
-		standstill_wake_first(op->job);
+		standstill_wake_first(op->target);
 	int r = op_find_gpus(op, err);
 
 	if (r < 0)
@@ -119,51 +108,44 @@ static bool may_pass(const struct op *op, int r)
 static void say(struct op *op, const char *what, const char *more)
 {
 	if (strcmp(op->kind, RECOVER_UNDO))
-		snprintf(op->job->message, sizeof(op->job->message), "%s%s", what, more);
-}
-
-/* Nothing is left of it, and nothing under way. */
-static void forget_processes(struct job *job)
-{
-	job->root = job->command = job->init = PROC_ID_NONE;
-	job->op = (struct job_op){ 0 };
+		snprintf(op->target->message, sizeof(op->target->message), "%s%s", what, more);
 }
 
 /* The only copy of its device memory is gone, so its processes can never run again: they are ended. */
 static int lose(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
-	int r = job_kill_members(job, deadline_in_ms(KILL_TIMEOUT_MS));
+	struct target *target = op->target;
+	int r = target_kill_members(target, deadline_in_ms(KILL_TIMEOUT_MS));
 
 	if (r < 0 && r != -ESRCH)
-		return brumate_fail(err, -r, "job %s is lost, and cannot be ended: %m", job->id);
+		return brumate_fail(err, -r, "job %s is lost, and cannot be ended: %m", target->id);
 	op_clear_vault(op);
-	forget_processes(job);
-	job->parked = false;
-	snprintf(job->message, sizeof(job->message),
+	target_forget_processes(target);
+	target->parked = false;
+	snprintf(target->message, sizeof(target->message),
 		 "its shim and its keeper have both ended, and with them the only copy of its "
 		 "device memory");
-	log_error("job %s is lost: %s", job->id, job->message);
-	return job_set_state(job, JOB_LOST, err);
+	log_error("job %s is lost: %s", target->id, target->message);
+	return target_set_state(target, JOB_LOST, err);
 }
 
 static int recover_checkpoint(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
-	int complete = image_is_complete(job, err);
-	bool was_suspended = job->op.was_suspended;
+	struct target *target = op->target;
+	int complete = image_is_complete(target, err);
+	bool was_suspended = target->op.was_suspended;
 
 	if (complete < 0)
 		return complete;
-	if (complete && take_image(job) < 0)
+	if (complete && take_image(target) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	sweep_store(job);
-	if (job_has_ended(job)) {
+	sweep_store(target);
+	if (target_has_ended(target)) {
 		op_clear_vault(op);
-		forget_processes(job);
-		return job_set_state(job, complete ? JOB_CHECKPOINTED : JOB_LOST, err);
+		target_forget_processes(target);
+		return target_set_state(target, complete ? JOB_CHECKPOINTED : JOB_LOST, err);
 	}
-	int r = job->op.criu.pid ? heal(job, err) : 0;
+	int r = target->op.criu.pid ? heal(target, err) : 0;
 	if (r == 0 && was_suspended && vault_is_lost(op->data.vault))
 		return lose(op, err); /* to put away what is away already shows nothing */
 	if (r == 0)
@@ -172,10 +154,11 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 		return r;
 	if (r == -ENODATA)
 		return lose(op, err);
-	job->op = (struct job_op){ 0 };
+	target->op = (struct job_op){ 0 };
 	say(op, "checkpoint: brumate was interrupted; the job keeps running",
 	    complete ? ", and the checkpoint is complete" : "");
-	int saved = job_set_state(job, was_suspended || r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
+	int saved =
+		target_set_state(target, was_suspended || r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
 	return r < 0 ? r : saved;
 }
 
@@ -188,33 +171,34 @@ static bool is_named_as_built(const char *comm, const struct manifest_process *p
 }
 
 /* Has the id of @p, is younger than the CRIU that was to make it, and was forked, as CRIU makes processes. */
-static bool is_half_built(const struct job *job, const struct manifest_process *p,
+static bool is_half_built(const struct target *target, const struct manifest_process *p,
 			  struct proc_info *ret)
 {
 	return p->pid > 0 && proc_read(ret, p->pid, NULL) == 0 && ret->is_fork &&
 	       (!geteuid() || ret->uid == geteuid()) &&
-	       ret->id.start_ticks >= job->op.criu.start_ticks && is_named_as_built(ret->comm, p);
+	       ret->id.start_ticks >= target->op.criu.start_ticks &&
+	       is_named_as_built(ret->comm, p);
 }
 
 /* A CRIU that was killed with its shim leaves what it was building, as nobody's children, and one that gives up does not
  * wait for the end of what it kills. */
-static int end_half_built(const struct job *job)
+static int end_half_built(const struct target *target)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	struct proc_info info;
 	int r = 0;
 
-	if (!job->op.criu.pid)
+	if (!target->op.criu.pid)
 		return 0;
-	if (store_open(&image, NULL, job->op.image_path, &err) < 0)
-		log_warn("cannot tell what CRIU was restoring: job=%s reason=\"%s\"", job->id,
+	if (store_open(&image, NULL, target->op.image_path, &err) < 0)
+		log_warn("cannot tell what CRIU was restoring: job=%s reason=\"%s\"", target->id,
 			 err.text);
 	for (size_t i = 0; r == 0 && i < image.manifest.n_processes; i++)
-		if (is_half_built(job, &image.manifest.processes[i], &info)) {
-			log_warn("half restored, and left by CRIU: job=%s pid=%d", job->id,
+		if (is_half_built(target, &image.manifest.processes[i], &info)) {
+			log_warn("half restored, and left by CRIU: job=%s pid=%d", target->id,
 				 info.id.pid);
-			const struct proc_members built = { .root = info.id, .uid = job->uid };
+			const struct proc_members built = { .root = info.id, .uid = target->uid };
 
 			r = proc_members_kill(&built, deadline_in_ms(KILL_TIMEOUT_MS));
 		}
@@ -224,35 +208,35 @@ static int end_half_built(const struct job *job)
 /* The image is as good as before, so a tree half restored is simply taken down, and the job is what it was. */
 static int recover_restore(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
-	auto_free char *status = path_format("%s/%s", job->dir, JOB_NAMESPACE_STATUS);
-	enum job_state state = job_state_after_restore(job);
+	struct target *target = op->target;
+	auto_free char *status = path_format("%s/%s", target->dir, JOB_NAMESPACE_STATUS);
+	enum job_state state = target_state_after_restore(target);
 	int r = 0;
 
-	if (!job_has_ended(job)) {
+	if (!target_has_ended(target)) {
 		/* While CRIU builds them the driver has not been asked for anything, and would wait for them in vain. */
-		if (!job->op.criu.pid && op_find_gpus(op, NULL) == 0)
+		if (!target->op.criu.pid && op_find_gpus(op, NULL) == 0)
 			step_discard_gpus(op);
-		r = job_kill_members(job, deadline_in_ms(KILL_TIMEOUT_MS));
+		r = target_kill_members(target, deadline_in_ms(KILL_TIMEOUT_MS));
 	}
 	if (r == 0)
-		r = end_half_built(job);
+		r = end_half_built(target);
 	if (r == 0) /* the dead shim may not have come to record its init */
 		r = status ? pidns_end_all(status) : -ENOMEM;
 	if (r < 0)
 		return brumate_fail(err, -r, "a half restored job cannot be ended: %m");
-	if (job->op.before == JOB_CREATED && take_image(job) < 0)
+	if (target->op.before == JOB_CREATED && take_image(target) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	op_clear_vault(op);
-	fetched_sweep(job);
-	forget_processes(job);
+	fetched_sweep(target);
+	target_forget_processes(target);
 	say(op, "restore: brumate was interrupted; the checkpoint is untouched", "");
-	return job_set_state(job, state, err);
+	return target_set_state(target, state, err);
 }
 
 static int recover_suspend(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 	int r = settle_gpus(op, false, err);
 
 	if (may_pass(op, r))
@@ -260,14 +244,14 @@ static int recover_suspend(struct op *op, struct brumate_error *err)
 	if (r == -ENODATA)
 		return lose(op, err);
 	say(op, "suspend: brumate was interrupted; the job keeps running", "");
-	job->parked = job->parked && r < 0;
-	int saved = job_set_state(job, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
+	target->parked = target->parked && r < 0;
+	int saved = target_set_state(target, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
 	return r < 0 ? r : saved;
 }
 
 static int recover_resume(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 	int r = settle_gpus(op, false, err); /* forward: running is what was asked for */
 	bool refused = op->gpus.driver_refused;
 
@@ -276,41 +260,43 @@ static int recover_resume(struct op *op, struct brumate_error *err)
 	if (r < 0 && settle_gpus(op, true, NULL) < 0 && !refused)
 		return r;
 	say(op, "resume: brumate was interrupted", "");
-	job->parked = job->parked && r < 0;
-	int saved = job_set_state(job, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
+	target->parked = target->parked && r < 0;
+	int saved = target_set_state(target, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
 	return r < 0 ? r : saved;
 }
 
 /* Its shim died when the command was recorded, and not yet that it runs. One by its pid is yet to be taken in. */
-static bool was_started(const struct job *job)
+static bool was_started(const struct target *target)
 {
-	return !job->by_pid && job->root.pid && !job_has_ended(job);
+	return target->owned_by->was_started(target) && target->root.pid &&
+	       !target_has_ended(target);
 }
 
 static int recover(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 	int r = fault_point("recover.begin");
 
 	if (r < 0)
 		return brumate_fail(err, -r, "injected at recover.begin: %m");
 	if ((r = await_criu(op, err)) < 0)
 		return r;
-	if (!job->command.pid) /* the dead shim may not have come to record it */
-		job->command = reaper_find_command(job->root);
-	switch (job->state) {
+	if (!target->command.pid) /* the dead shim may not have come to record it */
+		target->command = reaper_find_command(target->root);
+	switch (target->state) {
 	case JOB_CREATED:
-		return was_started(job) ? job_set_state(job, JOB_RUNNING, err) : 0;
+		return was_started(target) ? target_set_state(target, JOB_RUNNING, err) : 0;
 	case JOB_CHECKPOINTING:
 		return recover_checkpoint(op, err);
 	case JOB_RESTORING:
 		return recover_restore(op, err);
 	case JOB_SUSPENDING:
-		return !job_has_ended(job) ? recover_suspend(op, err) : 0;
+		return !target_has_ended(target) ? recover_suspend(op, err) : 0;
 	case JOB_RESUMING:
-		return !job_has_ended(job) ? recover_resume(op, err) : 0;
+		return !target_has_ended(target) ? recover_resume(op, err) : 0;
 	case JOB_SUSPENDED:
-		return !job_has_ended(job) && vault_is_lost(op->data.vault) ? lose(op, err) : 0;
+		return !target_has_ended(target) && vault_is_lost(op->data.vault) ? lose(op, err)
+										  : 0;
 	default:
 		return 0; /* nothing was under way; an end of the job is the caller's to record */
 	}
@@ -318,12 +304,12 @@ static int recover(struct op *op, struct brumate_error *err)
 
 int engine_recover(struct op *op, struct brumate_error *err)
 {
-	bool was_suspended = op->job->state == JOB_SUSPENDED;
+	bool was_suspended = op->target->state == JOB_SUSPENDED;
 	int r = recover(op, err);
 
-	if (!job_has_ended(op->job))
+	if (!target_has_ended(op->target))
 		standstill_renew(op);
-	if (r < 0 && !was_suspended && op->job->state != JOB_SUSPENDED)
+	if (r < 0 && !was_suspended && op->target->state != JOB_SUSPENDED)
 		say(op, "what was interrupted cannot be put right yet: ", err->text);
 	return r;
 }

@@ -30,6 +30,7 @@
 #include "engine/rights.h"
 #include "engine/secret.h"
 #include "gpu/vendor.h"
+#include "job/job.h"
 #include "process/apart.h"
 #include "process/memory-dir.h"
 
@@ -272,7 +273,7 @@ static int enter_apart(struct rehearsing *h, struct brumate_error *err)
 		.highest_pid = highest_pid(h),
 	};
 	r = apart_start(&h->apart, &view, err);
-	h->op->job->init = r == 0 ? h->apart.init : PROC_ID_NONE;
+	h->op->target->init = r == 0 ? h->apart.init : PROC_ID_NONE;
 	return r;
 }
 
@@ -556,7 +557,7 @@ static int on_event(void *arg, enum criu_event event, struct proc_id root,
 	int r = fault_point("rehearse.restored");
 	if (r < 0)
 		return brumate_fail(err, -r, "injected while the job stands apart: %m");
-	h->op->job->root = root;
+	h->op->target->root = root;
 	r = cpu_memory_image_threads(h->op->images.cpu_memory, &h->op->progress, err);
 	if (r == 0)
 		r = do_aside(h, fill_memory, err);
@@ -627,7 +628,7 @@ static int restore_apart(struct rehearsing *h, struct brumate_error *err)
 	if (r < 0)
 		return r;
 	/* What is copied for it is put where a restore puts it, for those who see all of the machine. */
-	h->op->job->init = PROC_ID_NONE;
+	h->op->target->init = PROC_ID_NONE;
 	r = programs_for_restore(h->op, &inherits, &n_inherits, err);
 	if (r == 0)
 		r = job_files_give(h->op, &inherits, &n_inherits, err);
@@ -711,7 +712,7 @@ static int rehearse_processes(struct rehearsing *h, struct brumate_error *err)
 		r = r < 0 ? blame_checkpoint(h, r, err) : 0;
 	}
 	apart_end(&h->apart);
-	h->op->job->init = PROC_ID_NONE;
+	h->op->target->init = PROC_ID_NONE;
 	return r;
 }
 
@@ -791,21 +792,21 @@ void rehearse_name_fini(struct rehearse_name *n)
 	cleanup_free(&n->path);
 }
 
-int rehearse_get_name(struct rehearse_name *ret, const struct job *job)
+int rehearse_get_name(struct rehearse_name *ret, const struct target *target)
 {
-	if (!job->checkpoint || !job->checkpoint_path)
+	if (!target->checkpoint || !target->checkpoint_path)
 		return 0;
-	ret->id = strdup(job->checkpoint);
-	ret->path = strdup(job->checkpoint_path);
+	ret->id = strdup(target->checkpoint);
+	ret->path = strdup(target->checkpoint_path);
 	return ret->id && ret->path ? 0 : -ENOMEM;
 }
 
-void rehearse_swap_name(struct job *job, struct rehearse_name *name)
+void rehearse_swap_name(struct target *target, struct rehearse_name *name)
 {
-	const struct rehearse_name named = { job->checkpoint, job->checkpoint_path };
+	const struct rehearse_name named = { target->checkpoint, target->checkpoint_path };
 
-	job->checkpoint = name->id;
-	job->checkpoint_path = name->path;
+	target->checkpoint = name->id;
+	target->checkpoint_path = name->path;
 	*name = named;
 }
 
@@ -829,14 +830,14 @@ static int rehearse_image(struct rehearsal *ret, struct op *op, const char *path
 	auto_(job_fini) struct job job = JOB_EMPTY;
 	auto_(op_fini) struct op inner;
 
-	snprintf(job.id, sizeof(job.id), "%s", op->job->id);
-	job.uid = op->job->uid;
-	job.gid = op->job->gid;
-	job.simulated = op->job->simulated;
+	snprintf(job.id, sizeof(job.id), "%s", op->target->id);
+	job.uid = op->target->uid;
+	job.gid = op->target->gid;
+	job.simulated = op->target->simulated;
 	job.dir = strdup(path_runtime_dir()); /* for what has no name soon */
 	if (!job.dir)
 		return brumate_fail(err, ENOMEM, "%m");
-	op_init(&inner, "rehearse", &job, &op->progress.caller, &request);
+	op_init(&inner, "rehearse", &job.target, &op->progress.caller, &request);
 	int r = store_open(&inner.restore.image, NULL, path, err);
 	if (r == 0)
 		r = engine_rehearse(ret, &inner, err);
@@ -870,12 +871,12 @@ int rehearse_own(struct op *op, struct rehearse_name *made, struct brumate_error
 		*err = why;
 		return remove_own(op, made, err);
 	}
-	rehearse_swap_name(op->job, made);
-	int saved = job_save(op->job, err);
+	rehearse_swap_name(op->target, made);
+	int saved = target_save(op->target, err);
 	if (r < 0) {
 		*err = why;
 		return brumate_wrap(err, r, "checkpoint %s was made, and could not be rehearsed",
-				    op->job->checkpoint);
+				    op->target->checkpoint);
 	}
 	progress_phase(&op->progress, "rehearse", start_ns);
 	progress_note(&op->progress, "rehearsed: %" PRIu64 " processes come back as they were",

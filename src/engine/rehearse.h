@@ -35,10 +35,10 @@ void rehearse_name_fini(struct rehearse_name *n);
 DEFINE_AUTO_FINI(struct rehearse_name, rehearse_name_fini)
 
 /** Gives the one that the record names. 0 or -ENOMEM. */
-int rehearse_get_name(struct rehearse_name *ret, const struct job *job);
+int rehearse_get_name(struct rehearse_name *ret, const struct target *target);
 
 /** Has the record, which is not saved, name @name, which becomes what it named. */
-void rehearse_swap_name(struct job *job, struct rehearse_name *name);
+void rehearse_swap_name(struct target *target, struct rehearse_name *name);
 
 /**
  * rehearse_own() - rehearse the checkpoint @made that @op has just made of a job that goes on

@@ -35,6 +35,7 @@
 #include "engine/needs.h"
 #include "engine/fetched.h"
 #include "engine/rights.h"
+#include "job/job.h"
 #include "job/log.h"
 #include "engine/secret.h"
 #include "engine/steps.h"
@@ -142,7 +143,7 @@ static void *find_in_thread(void *arg)
 }
 
 /* Without a thread it is found when it is waited for. Once there is something of the job, a child of ours would look like
- * a member of it (job_members()): only here there is nothing yet. */
+ * a member of it (target_members()): only here there is nothing yet. */
 static void begin_finding(struct op *op)
 {
 	struct finding *f = calloc(1, sizeof(*f));
@@ -227,9 +228,9 @@ static int take_gpus(struct op *op)
 		snprintf(gpus[i].name, sizeof(gpus[i].name), "%s", m->gpus[i].name);
 		gpus[i].bytes = m->gpus[i].used_bytes;
 	}
-	free(op->job->gpus);
-	op->job->gpus = gpus;
-	op->job->n_gpus = m->n_gpus;
+	free(op->target->gpus);
+	op->target->gpus = gpus;
+	op->target->n_gpus = m->n_gpus;
 	return 0;
 }
 
@@ -386,16 +387,17 @@ static int find_start(struct op *op, struct brumate_error *err)
 {
 	const struct manifest *m = &op->restore.image.manifest;
 	const char *id = *m->job.started_as ? m->job.started_as : m->job.id;
-	struct job *job = op->job;
+	struct target *target = op->target;
 
 	if (!job_id_is_valid(id))
 		return brumate_fail(err, EBADMSG, "checkpoint %s: \"%s\" is no id of a job", m->id,
 				    id);
-	snprintf(job->started_as, sizeof(job->started_as), "%s", strcmp(id, job->id) ? id : "");
-	if (!*job->started_as)
+	snprintf(target->started_as, sizeof(target->started_as), "%s",
+		 strcmp(id, target->id) ? id : "");
+	if (!*target->started_as)
 		return 0;
 	op->restore.use_pid_ns = may_have_namespace();
-	return op->restore.use_pid_ns ? 0 : job_check_agent_place(job, err);
+	return op->restore.use_pid_ns ? 0 : job_check_agent_place(target, err);
 }
 
 static int choose_namespace(struct op *op, struct brumate_error *err)
@@ -435,8 +437,8 @@ static int check_restore(struct op *op, struct brumate_error *err)
 		return r;
 	if (take_gpus(op) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	if ((r = placement_map(op->job, &op->gpus, &op->progress, err)) < 0 ||
-	    (r = placement_wait_room(op->job, &op->gpus, op->data.vault, &op->progress,
+	if ((r = placement_map(op->target, &op->gpus, &op->progress, err)) < 0 ||
+	    (r = placement_wait_room(op->target, &op->gpus, op->data.vault, &op->progress,
 				     op->request->wait_ms, err)) < 0)
 		return r;
 	op->data.pairs = op->gpus.pairs;
@@ -452,9 +454,9 @@ static int check_restore(struct op *op, struct brumate_error *err)
 /* The log is appended to: created if it is gone, never truncated. */
 static int make_log(struct op *op, struct brumate_error *err)
 {
-	if (!op->job->log)
+	if (!op->target->log)
 		return 0;
-	auto_close int fd = job_log_open(op->job, true, err);
+	auto_close int fd = job_log_open(op->target, true, err);
 	if (fd < 0)
 		return fd;
 	off_t end = lseek(fd, 0, SEEK_END);
@@ -464,35 +466,35 @@ static int make_log(struct op *op, struct brumate_error *err)
 
 static int start_init(struct op *op, struct brumate_error *err)
 {
-	auto_free char *status = path_format("%s/%s", op->job->dir, JOB_NAMESPACE_STATUS);
-	auto_free char *dir = job_agent_dir(op->job), *path = job_agent_place(op->job);
+	auto_free char *status = path_format("%s/%s", op->target->dir, JOB_NAMESPACE_STATUS);
+	auto_free char *dir = job_agent_dir(op->target), *path = job_agent_place(op->target);
 	auto_free char *parent = path_format("%s/agents", path_runtime_dir());
 	const struct pidns_place place = { dir, parent, path };
 
 	if (!status || !dir || !path || !parent)
 		return brumate_fail(err, ENOMEM, "%m");
 	unlink(status); /* an earlier life noted the end of the same number */
-	return pidns_start(&op->job->init, op->restore.image.manifest.processes[0].pid, status,
-			   *op->job->started_as ? &place : NULL, err);
+	return pidns_start(&op->target->init, op->restore.image.manifest.processes[0].pid, status,
+			   *op->target->started_as ? &place : NULL, err);
 }
 
 static int start_namespace(struct op *op, struct brumate_error *err)
 {
 	int r;
 
-	if (!op->restore.use_pid_ns && !*op->job->started_as)
+	if (!op->restore.use_pid_ns && !*op->target->started_as)
 		return 0;
 	if (!op->restore.use_pid_ns) {
-		r = job_save(op->job, err); /* who removes the job is to know of the place */
-		return r < 0 ? r : job_take_agent_place(op->job, err);
+		r = target_save(op->target, err); /* who removes the job is to know of the place */
+		return r < 0 ? r : job_take_agent_place(op->target, err);
 	}
 	r = start_init(op, err);
 	if (r < 0)
 		return r;
 	progress_note(&op->progress,
 		      "process %d (%s) is the init of that namespace: if it ends, so does the job",
-		      op->job->init.pid, PIDNS_INIT_PROGRAM);
-	return job_save(op->job, err);
+		      op->target->init.pid, PIDNS_INIT_PROGRAM);
+	return target_save(op->target, err);
 }
 
 /* A tree that a user's CRIU builds has CRIU's capabilities until it is about to run, and so the kernel lets nobody without
@@ -510,8 +512,8 @@ static int fill_memory(struct op *op, enum criu_event event, struct brumate_erro
 		return r;
 	r = user ? rights_check(op, err) : 0;
 	return r < 0 ? r
-		     : cpu_memory_image_fill(&op->restore.image, op->job->root, user, &op->progress,
-					     err);
+		     : cpu_memory_image_fill(&op->restore.image, op->target->root, user,
+					     &op->progress, err);
 }
 
 /* Recorded before it runs, so that a shim that takes over finds it. */
@@ -529,14 +531,13 @@ static int on_event(void *arg, enum criu_event event, struct proc_id root,
 	int r = fault_point("restore.built");
 	if (r < 0)
 		return brumate_fail(err, -r, "injected while nobody knows of the job: %m");
-	op->job->root = root;
-	op->job->command = reaper_find_command(op->job->root);
-	job_set_place(op->job);
-	op->data.owner.root = op->job->root;
+	op->target->root = root;
+	op->target->command = reaper_find_command(op->target->root);
+	target_set_place(op->target);
 	op->restore.root_restored = true;
-	fault_register_peer("job", job_command(op->job).pid);
-	fault_register_peer("reaper", op->job->root.pid);
-	if ((r = job_save(op->job, err)) < 0)
+	fault_register_peer("job", target_command(op->target).pid);
+	fault_register_peer("reaper", op->target->root.pid);
+	if ((r = target_save(op->target, err)) < 0)
 		return r;
 	r = fault_point("restore.restored");
 	return r < 0 ? brumate_fail(err, -r, "injected while CRIU holds the job: %m")
@@ -547,8 +548,8 @@ static void on_spawned(void *arg, struct proc_id criu)
 {
 	struct op *op = arg;
 
-	op->job->op.criu = criu;
-	job_save(op->job, NULL);
+	op->target->op.criu = criu;
+	target_save(op->target, NULL);
 	fault_point("restore.spawned");
 }
 
@@ -572,7 +573,7 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 		.inherits = inherits,
 		.n_inherits = n_inherits,
 		.timeout_s = CRIU_TIMEOUT_S,
-		.enter_ns_of = op->job->init.pid,
+		.enter_ns_of = op->target->init.pid,
 		.on_spawned = on_spawned,
 		.on_event = on_event,
 		.on_tick = on_tick,
@@ -589,12 +590,12 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 	r = criu_restore(&op->images.criu, &options, &result, err);
 	cpu_memory_image_close(op->images.cpu_memory);
 	op->images.cpu_memory = NULL;
-	op->job->op.criu = PROC_ID_NONE;
+	op->target->op.criu = PROC_ID_NONE;
 	/* While a user's CRIU builds it, the kernel does not show its user what the reaper is. */
-	if (r == 0 && !op->job->command.pid)
-		op->job->command = reaper_find_command(op->job->root);
+	if (r == 0 && !op->target->command.pid)
+		op->target->command = reaper_find_command(op->target->root);
 	/* Before the driver is asked: recover_restore() goes by it. */
-	return r < 0 ? r : job_save(op->job, err);
+	return r < 0 ? r : target_save(op->target, err);
 }
 
 static int try_processes(struct op *op, int work_fd, struct brumate_error *err)
@@ -672,7 +673,7 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	int r = make_log(op, err);
 
 	/* Agents that were saved listen again where they did. */
-	if (r < 0 || (r = job_make_agent_dir(op->job, err)) < 0 ||
+	if (r < 0 || (r = job_make_agent_dir(op->target, err)) < 0 ||
 	    (r = park_hold(&op->data, err)) < 0)
 		return r;
 	if ((r = addresses_check(op, err)) < 0 || (r = op_attributes_load(op, err)) < 0)
@@ -682,7 +683,7 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	    (r = rights_for_restore(op, &user, err)) < 0 ||
 	    (user && (r = rights_copy_images(op, err)) < 0))
 		return r;
-	auto_close int work_fd = job_open_criu_dir(op->job, err);
+	auto_close int work_fd = target_open_criu_dir(op->target, err);
 	if (work_fd < 0)
 		return work_fd;
 	r = try_with_their_ids(op, work_fd, err);
@@ -699,9 +700,9 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 }
 
 /* The restored processes. Where the root has ended, the others are our children. */
-static struct proc_members restored_members(const struct job *job)
+static struct proc_members restored_members(const struct target *target)
 {
-	struct proc_members m = job_members(job);
+	struct proc_members m = target_members(target);
 
 	if (!m.reaper.pid)
 		proc_identify(&m.reaper, getpid(), NULL);
@@ -711,21 +712,21 @@ static struct proc_members restored_members(const struct job *job)
 /* Off the GPU before the kill: SIGKILL of a process that the driver restored is only safe then. */
 static void undo_processes(struct op *op)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 
 	if (op->restore.root_restored) {
-		const struct proc_members members = restored_members(job);
+		const struct proc_members members = restored_members(target);
 
 		step_discard_gpus(op);
 		if (proc_members_kill(&members, deadline_in_ms(KILL_TIMEOUT_MS)) < 0)
 			log_error("the half restored job could not be ended: job=%s pid=%d",
-				  job->id, job->root.pid);
+				  target->id, target->root.pid);
 	}
-	if (job->init.pid)
-		proc_signal(job->init, SIGKILL);
-	job->root = PROC_ID_NONE;
-	job->command = PROC_ID_NONE;
-	job->init = PROC_ID_NONE;
+	if (target->init.pid)
+		proc_signal(target->init, SIGKILL);
+	target->root = PROC_ID_NONE;
+	target->command = PROC_ID_NONE;
+	target->init = PROC_ID_NONE;
 	op->restore.root_restored = false;
 }
 
@@ -775,7 +776,7 @@ static int find_restored_gpus(struct op *op, struct brumate_error *err)
 	for (int tries = 0; r == -ESRCH && tries < FIND_TRIES; tries++) {
 		*err = BRUMATE_ERROR_NONE;
 		r = op_find_gpus(op, err);
-		if (r == -ESRCH && job_ends_now(op->job)) {
+		if (r == -ESRCH && target_ends_now(op->target)) {
 			*err = BRUMATE_ERROR_NONE;
 			proc_tree_fini(&op->tree);
 			op->gpus.n = 0;
@@ -831,13 +832,13 @@ static int load_device_image(struct op *op, struct brumate_error *err)
  * said, they had none before. */
 static int find_agents(struct op *op, struct brumate_error *err)
 {
-	op->job->data_path = JOB_DATA_BROKER;
+	op->target->data_path = JOB_DATA_BROKER;
 	op->data.uses_agents = true;
 	int r = op_find_agents(op, false, err);
 	if (r < 0)
 		return r;
 	if (!op->data.n_agents)
-		op->job->data_path = JOB_DATA_DRIVER;
+		op->target->data_path = JOB_DATA_DRIVER;
 	op->data.uses_agents = op->data.n_agents > 0;
 	r = park_look(&op->data, err);
 	return r < 0 ? r : device_image_assign(&op->data, err);
@@ -881,45 +882,29 @@ static void follow_sequence(struct op *op)
 {
 	const struct store_image *image = &op->restore.image;
 	const char *slash = strrchr(image->path, '/');
-	struct job *job = op->job;
+	struct target *target = op->target;
 
-	if (!job->sequence && !op->restore.fetched && slash) {
+	if (!target->sequence && !op->restore.fetched && slash) {
 		auto_free char *dir = strndup(image->path, (size_t)(slash - image->path));
 
-		job->sequence = dir ? store_newest_sequence(dir, job->id) : 0;
+		target->sequence = dir ? store_newest_sequence(dir, target->id) : 0;
 	}
-	if (manifest_sequence(&image->manifest) > job->sequence)
-		job->sequence = manifest_sequence(&image->manifest);
+	if (manifest_sequence(&image->manifest) > target->sequence)
+		target->sequence = manifest_sequence(&image->manifest);
 }
 
 static int begin(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 
-	job->op = (struct job_op){ .before = job->state };
-	free(take_ptr(&job->stopped));
-	job->n_stopped = 0;
+	target->op = (struct job_op){ .before = target->state };
+	free(take_ptr(&target->stopped));
+	target->n_stopped = 0;
 	follow_sequence(op);
-	snprintf(job->op.kind, sizeof(job->op.kind), "restore");
-	snprintf(job->op.image_path, sizeof(job->op.image_path), "%s", op->restore.image.path);
-	return job_set_state(job, JOB_RESTORING, err);
-}
-
-/* From now on this is the job's checkpoint. */
-static int remember_checkpoint(struct op *op)
-{
-	char *id = strdup(op->restore.image.manifest.id), *path = strdup(op->restore.image.path);
-
-	if (!id || !path) {
-		free(id);
-		free(path);
-		return -ENOMEM;
-	}
-	free(op->job->checkpoint);
-	free(op->job->checkpoint_path);
-	op->job->checkpoint = id;
-	op->job->checkpoint_path = path;
-	return 0;
+	snprintf(target->op.kind, sizeof(target->op.kind), "restore");
+	snprintf(target->op.image_path, sizeof(target->op.image_path), "%s",
+		 op->restore.image.path);
+	return target_set_state(target, JOB_RESTORING, err);
 }
 
 /* A damaged image is said to be one, however long that took. */
@@ -932,24 +917,24 @@ static void say_if_late(const struct op *op, struct brumate_error *err)
 	progress_say_late(&op->progress, err);
 	brumate_error_exit(err, EXIT_TIMEOUT);
 	brumate_hint(err, "a longer --timeout gives it more time; the job stays %s",
-		     job_state_name(job_state_after_restore(op->job)));
+		     job_state_name(target_state_after_restore(op->target)));
 }
 
 /* The job is what it was before. */
 static void go_back(struct op *op, const struct brumate_error *why)
 {
-	struct job *job = op->job;
-	enum job_state state = job_state_after_restore(job);
+	struct target *target = op->target;
+	enum job_state state = target_state_after_restore(target);
 
 	op_clear_vault(op);
-	job->op = (struct job_op){ 0 };
-	snprintf(job->message, sizeof(job->message), "restore: %s", why->text);
-	job_set_state(job, state, NULL);
+	target->op = (struct job_op){ 0 };
+	snprintf(target->message, sizeof(target->message), "restore: %s", why->text);
+	target_set_state(target, state, NULL);
 }
 
 int engine_restore(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 	size_t n;
 	const struct step *steps = restore_plan(&n);
 	int r = begin(op, err);
@@ -957,8 +942,11 @@ int engine_restore(struct op *op, struct brumate_error *err)
 	if (r == 0)
 		r = plan_run(steps, n, op, err);
 	/* The name goes away with the image. Of one that failed it stays where the record came of it. */
-	if ((r == 0 || job->op.before == JOB_CREATED) && remember_checkpoint(op) < 0)
-		log_warn("the record does not name the checkpoint it came from: job=%s", job->id);
+	if ((r == 0 || target->op.before == JOB_CREATED) &&
+	    target_name_checkpoint(target, op->restore.image.manifest.id, op->restore.image.path) <
+		    0)
+		log_warn("the record does not name the checkpoint it came from: job=%s",
+			 target->id);
 	fetched_close(take_ptr(
 		&op->restore.fetched)); /* before the record says that nothing is under way */
 	if (r < 0) {
@@ -973,10 +961,10 @@ int engine_restore(struct op *op, struct brumate_error *err)
 	if (!op->data.n_agents) /* who was to have it has ended */
 		op_clear_vault(op);
 	programs_sweep(); /* what jobs of before had, and this one, before it was saved */
-	job->op = (struct job_op){ 0 };
-	job->restored = true;
-	job->exit_code = JOB_EXIT_UNKNOWN;
-	job->message[0] = '\0';
+	target->op = (struct job_op){ 0 };
+	target->restored = true;
+	target->exit_code = JOB_EXIT_UNKNOWN;
+	target->message[0] = '\0';
 	engine_done(op, JOB_RUNNING);
 	return 0;
 }

@@ -24,17 +24,17 @@ int rights_check(struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 
-	if (op->job->uid == 0)
+	if (op->target->uid == 0)
 		return 0;
-	const struct proc_members members = job_members(op->job);
+	const struct proc_members members = target_members(op->target);
 	int r = proc_members_read(&tree, &members, err);
-	return r < 0 ? r : credentials_check_tree(&tree, op->job->uid, err);
+	return r < 0 ? r : credentials_check_tree(&tree, op->target->uid, err);
 }
 
 /* Only root can be somebody else. */
 static bool has_own_criu(const struct op *op)
 {
-	return op->job->uid != 0 && op->job->uid != geteuid();
+	return op->target->uid != 0 && op->target->uid != geteuid();
 }
 
 /* ---- what is written down ---- */
@@ -196,7 +196,8 @@ struct images {
 	const struct manifest *manifest;
 	bool is_forced;
 	struct criu_image_filters *filters; /* read for the first thread that has any */
-	unsigned shared; /* mode of the filters that a process's first thread installs for all; 0: none */
+	unsigned
+		shared; /* mode of the filters that a process's first thread installs for all; 0: none */
 };
 
 static bool had_filters(const struct manifest *m, pid_t pid, const struct digest *d)
@@ -351,14 +352,14 @@ int rights_check_dump(struct op *op, struct brumate_error *err)
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	auto_(credentials_of_tree_fini) struct credentials_of_tree t = CREDENTIALS_OF_TREE_EMPTY;
 	struct criu_user *user = NULL;
-	int r = proc_tree_read(&tree, op->job->root, err);
+	int r = proc_tree_read(&tree, op->target->root, err);
 
 	if (r == 0)
 		r = check_sharers(&tree, err);
 	if (r == 0)
 		r = credentials_of_tree(&t, &tree, err);
 	if (r == 0)
-		r = credentials_check(&t, op->job->uid, err);
+		r = credentials_check(&t, op->target->uid, err);
 	if (r == 0)
 		r = rights_for_dump(op, &user, err);
 	for (size_t i = 0; r == 0 && (user || geteuid() != 0) && i < t.n; i++)
@@ -408,7 +409,7 @@ int rights_for_dump(struct op *op, struct criu_user **ret, struct brumate_error 
 {
 	struct criu_user *user = &op->images.user;
 	auto_(credentials_fini) struct credentials c = CREDENTIALS_EMPTY;
-	const pid_t root = op->job->root.pid;
+	const pid_t root = op->target->root.pid;
 
 	*ret = has_own_criu(op) ? user : NULL;
 	if (!*ret || user->uid)
@@ -416,7 +417,7 @@ int rights_for_dump(struct op *op, struct criu_user **ret, struct brumate_error 
 	int r = credentials_read(&c, root);
 	if (r < 0)
 		return brumate_fail(err, -r, "process %d: its rights cannot be read: %m", root);
-	*user = (struct criu_user){ .uid = op->job->uid,
+	*user = (struct criu_user){ .uid = op->target->uid,
 				    .gid = c.gids[CREDENTIALS_EFFECTIVE],
 				    .groups = take_ptr(&c.groups),
 				    .n_groups = c.n_groups };
@@ -446,12 +447,12 @@ int rights_for_restore(struct op *op, struct criu_user **ret, struct brumate_err
 	if (!*ret || user->uid)
 		return 0;
 	int r = m->n_rights ? take_groups(user, &m->rights[0])
-			    : user_groups(&user->groups, &user->n_groups, op->job->uid,
-					  op->job->gid, err);
+			    : user_groups(&user->groups, &user->n_groups, op->target->uid,
+					  op->target->gid, err);
 	if (r < 0)
 		return r == -ENOMEM ? brumate_fail(err, ENOMEM, "%m") : r;
-	user->uid = op->job->uid;
-	user->gid = m->n_rights ? m->rights[0].gids[CREDENTIALS_EFFECTIVE] : op->job->gid;
+	user->uid = op->target->uid;
+	user->gid = m->n_rights ? m->rights[0].gids[CREDENTIALS_EFFECTIVE] : op->target->gid;
 	return 0;
 }
 

@@ -10,15 +10,16 @@
 enum { LOOK_FIRST_MS = 20, LOOK_MOST_MS = 500 };
 
 /* No event tells when another program frees device memory, so it is polled, with growing pauses. */
-int placement_wait_room(const struct job *job, struct gpu_set *gpus, const struct vault *vault,
-			struct progress *progress, uint32_t wait_ms, struct brumate_error *err)
+int placement_wait_room(const struct target *target, struct gpu_set *gpus,
+			const struct vault *vault, struct progress *progress, uint32_t wait_ms,
+			struct brumate_error *err)
 {
 	const uint64_t until_ns = deadline_in_ms(wait_ms);
 	uint32_t pause_ms = LOOK_FIRST_MS;
 
 	for (;;) {
 		struct brumate_error why = BRUMATE_ERROR_NONE;
-		int r = placement_check_room(job, gpus, vault, &why);
+		int r = placement_check_room(target, gpus, vault, &why);
 		const int left_ms = wait_ms ? deadline_left_ms(until_ns) : 0;
 
 		if (r != -ENOSPC || !left_ms) {
@@ -30,8 +31,8 @@ int placement_wait_room(const struct job *job, struct gpu_set *gpus, const struc
 		}
 		if ((r = progress_check(progress, err)) < 0)
 			return r;
-		if (job->state == JOB_RESUMING && job_has_ended(job))
-			return brumate_fail(err, ESRCH, "job %s has ended", job->id);
+		if (target->state == JOB_RESUMING && target_has_ended(target))
+			return brumate_fail(err, ESRCH, "job %s has ended", target->id);
 		const long ms = left_ms < (int)pause_ms ? left_ms : (long)pause_ms;
 		nanosleep(&(struct timespec){ .tv_nsec = ms * (long)NS_PER_MS }, NULL);
 		pause_ms = 2 * pause_ms < LOOK_MOST_MS ? 2 * pause_ms : LOOK_MOST_MS;

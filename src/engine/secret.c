@@ -209,7 +209,7 @@ int secret_believe(struct op *op, struct brumate_error *err)
 {
 	struct store_image *image = &op->restore.image;
 	struct authority *a = &op->images.authority;
-	const char *of = op->restore.of[0] ? op->restore.of : op->job->id;
+	const char *of = op->restore.of[0] ? op->restore.of : op->target->id;
 	int r = secret_authority(a, op->request, err);
 
 	if (r == 0 && *image->manifest.job.id && strcmp(image->manifest.job.id, of))

@@ -47,22 +47,25 @@ static bool has_agent(const struct op *op, const struct proc_info *p)
 static bool can_stop(const struct op *op, const struct proc_info *p)
 {
 	return !strchr("ZXTt", p->state) && !p->ends &&
-	       !(proc_is_same(p->id, op->job->root) && reaper_is(p->id));
+	       !(proc_is_same(p->id, op->target->root) && reaper_is(p->id));
 }
 
 static bool may_stand_still(const struct op *op)
 {
-	return !op->request->cpu_runs && !op->job->by_pid && !job_wakes(op->job);
+	const struct target *target = op->target;
+
+	return !op->request->cpu_runs && target->owned_by->may_stand_still(target);
 }
 
-static int note_stopped(struct job *job, const struct job_stopped *one, struct brumate_error *err)
+static int note_stopped(struct target *target, const struct job_stopped *one,
+			struct brumate_error *err)
 {
-	struct job_stopped *items = array_room(job->stopped, job->n_stopped, sizeof(*items));
+	struct job_stopped *items = array_room(target->stopped, target->n_stopped, sizeof(*items));
 
 	if (!items)
 		return brumate_fail(err, ENOMEM, "%m");
-	job->stopped = items;
-	items[job->n_stopped++] = *one;
+	target->stopped = items;
+	items[target->n_stopped++] = *one;
 	return 0;
 }
 
@@ -72,8 +75,8 @@ static int note_stopped(struct job *job, const struct job_stopped *one, struct b
 static int note_running(struct op *op, const struct proc_tree *tree, bool all, size_t *ret_n,
 			struct brumate_error *err)
 {
-	struct job *job = op->job;
-	const size_t n_before = job->n_stopped;
+	struct target *target = op->target;
+	const size_t n_before = target->n_stopped;
 	int r = 0;
 
 	*ret_n = 0;
@@ -85,26 +88,26 @@ static int note_running(struct op *op, const struct proc_tree *tree, bool all, s
 		if (!can_stop(op, p) || (one.goes_first && !all))
 			continue;
 		++*ret_n;
-		if (!job_find_stopped(job, p->id))
-			r = note_stopped(job, &one, err);
+		if (!target_find_stopped(target, p->id))
+			r = note_stopped(target, &one, err);
 	}
-	if (r < 0 || job->n_stopped == n_before)
+	if (r < 0 || target->n_stopped == n_before)
 		return r;
-	return job_save(job, err);
+	return target_save(target, err);
 }
 
 /* What may not be signalled by the job's user runs on. */
 static size_t stop_running(struct op *op, const struct proc_tree *tree, bool all)
 {
-	const struct job *job = op->job;
+	const struct target *target = op->target;
 	size_t n = 0;
 
 	for (size_t i = 0; i < tree->n; i++) {
 		const struct proc_info *p = &tree->items[i];
-		const struct job_stopped *s = job_find_stopped(job, p->id);
+		const struct job_stopped *s = target_find_stopped(target, p->id);
 
 		if (s && can_stop(op, p) && (all || !s->goes_first))
-			n += proc_signal_as(p->id, SIGSTOP, job->uid) == 0;
+			n += proc_signal_as(p->id, SIGSTOP, target->uid) == 0;
 	}
 	return n;
 }
@@ -113,7 +116,7 @@ static size_t stop_running(struct op *op, const struct proc_tree *tree, bool all
  * comes back, and does nothing before. */
 static int stop_members(struct op *op, bool all, struct brumate_error *err)
 {
-	const struct proc_members members = job_members(op->job);
+	const struct proc_members members = target_members(op->target);
 	const uint64_t until_ns = deadline_in_ms(STOP_WAIT_MS);
 	size_t n;
 
@@ -139,7 +142,7 @@ int step_stop_others(struct op *op, struct brumate_error *err)
 {
 	int r = may_stand_still(op) ? stop_members(op, false, err) : 1;
 
-	return r == 0 && !op->job->n_stopped ? 1 : r;
+	return r == 0 && !op->target->n_stopped ? 1 : r;
 }
 
 int step_stop(struct op *op, struct brumate_error *err)
@@ -151,24 +154,24 @@ int step_stop(struct op *op, struct brumate_error *err)
 
 void step_undo_stop(struct op *op)
 {
-	standstill_end(op->job);
+	standstill_end(op->target);
 }
 
 int step_continue(struct op *op, struct brumate_error *err)
 {
-	if (!op->job->n_stopped)
+	if (!op->target->n_stopped)
 		return 1;
-	standstill_wake_first(op->job);
+	standstill_wake_first(op->target);
 	int r = op_find_gpus(op, err);
 	if (r == 0)
 		r = op_find_agents(op, true, err);
 	return r < 0 ? r : park_check(&op->data, err);
 }
 
-static bool any_goes_last(const struct job *job)
+static bool any_goes_last(const struct target *target)
 {
-	for (size_t i = 0; i < job->n_stopped; i++)
-		if (!job->stopped[i].goes_first && !proc_has_ended(job->stopped[i].id))
+	for (size_t i = 0; i < target->n_stopped; i++)
+		if (!target->stopped[i].goes_first && !proc_has_ended(target->stopped[i].id))
 			return true;
 	return false;
 }
@@ -176,14 +179,14 @@ static bool any_goes_last(const struct job *job)
 /* The others look first whether those that they watch have done anything: these get a moment to do it. */
 int step_continue_others(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 	(void)err;
 
-	if (!job->n_stopped)
+	if (!target->n_stopped)
 		return 1;
-	if (any_goes_last(job))
+	if (any_goes_last(target))
 		nanosleep(&(struct timespec){ .tv_nsec = HEAD_START_MS * (long)NS_PER_MS }, NULL);
-	standstill_end(job);
+	standstill_end(target);
 	park_let_in_late(&op->data);
 	return 0;
 }
@@ -192,12 +195,12 @@ void standstill_renew(struct op *op)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (op->job->state == JOB_SUSPENDED && op->job->n_stopped &&
+	if (op->target->state == JOB_SUSPENDED && op->target->n_stopped &&
 	    stop_members(op, true, &err) < 0)
-		log_error("a suspended job does not stand still: job=%s reason=\"%s\"", op->job->id,
-			  err.text);
-	else if (op->job->state == JOB_RUNNING && op->job->n_stopped)
-		standstill_end(op->job);
+		log_error("a suspended job does not stand still: job=%s reason=\"%s\"",
+			  op->target->id, err.text);
+	else if (op->target->state == JOB_RUNNING && op->target->n_stopped)
+		standstill_end(op->target);
 }
 
 /* ---- out of a checkpoint ---- */
@@ -214,14 +217,14 @@ int step_continue_restored(struct op *op, struct brumate_error *err)
 {
 	const struct manifest *m = &op->restore.image.manifest;
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	const struct proc_members members = job_members(op->job);
-	struct job *job = op->job;
+	const struct proc_members members = target_members(op->target);
+	struct target *target = op->target;
 	int r = proc_members_read(&tree, &members, err);
 
 	/* A signal may have stopped it between the look at the job and the dump. While it stands still nobody sees the job end. */
-	if (reaper_is(job->root))
-		proc_signal_as(job->root, SIGCONT, job->uid);
-	job->n_stopped = 0;
+	if (reaper_is(target->root))
+		proc_signal_as(target->root, SIGCONT, target->uid);
+	target->n_stopped = 0;
 	for (size_t i = 0; r == 0 && i < tree.n; i++) {
 		const struct proc_info *p = &tree.items[i];
 		const struct manifest_process *saved = find_saved(m, p->inner_pid);
@@ -233,10 +236,10 @@ int step_continue_restored(struct op *op, struct brumate_error *err)
 		};
 
 		if (saved && saved->stopped)
-			r = note_stopped(job, &one, err);
+			r = note_stopped(target, &one, err);
 	}
-	if (r < 0 || !job->n_stopped)
+	if (r < 0 || !target->n_stopped)
 		return r < 0 ? r : 1;
-	standstill_wake_first(job);
+	standstill_wake_first(target);
 	return 0;
 }

@@ -19,8 +19,8 @@ enum { END_TIMEOUT_MS = 1000 };
 
 int step_identify(struct op *op, struct brumate_error *err)
 {
-	if (job_has_ended(op->job))
-		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
+	if (target_has_ended(op->target))
+		return brumate_fail(err, ESRCH, "job %s has ended", op->target->id);
 	int r = op_find_gpus(op, err);
 	if (r == 0)
 		r = op_find_agents(op, true, err);
@@ -51,7 +51,7 @@ static int hold_newcomers(struct op *op, struct brumate_error *err)
 		return 0;
 	int r = park_hold(&op->data, err);
 	if (r == 0)
-		r = proc_tree_read(&tree, op->job->root, err);
+		r = proc_tree_read(&tree, op->target->root, err);
 	if (r < 0 || !park_has_missed(&op->data, &tree))
 		return r;
 	r = op_find_gpus(op, err);
@@ -69,7 +69,7 @@ static int settle_members(struct op *op, struct brumate_error *err)
 	if (r < 0)
 		return r;
 	op->gpu_bytes = gpu_set_bytes(&op->gpus);
-	return placement_record(op->job, &op->gpus, err);
+	return placement_record(op->target, &op->gpus, err);
 }
 
 int step_gate(struct op *op, struct brumate_error *err)
@@ -79,7 +79,7 @@ int step_gate(struct op *op, struct brumate_error *err)
 	int r = hold_newcomers(op, err);
 	if (r < 0 || !op->data.n_agents)
 		return r < 0 ? r : 1;
-	if ((r = placement_record(op->job, &op->gpus, err)) < 0)
+	if ((r = placement_record(op->target, &op->gpus, err)) < 0)
 		return r;
 	op->progress.stopped_ns = clock_now_ns();
 	op->touched = true;
@@ -155,7 +155,7 @@ int step_map(struct op *op, struct brumate_error *err)
 
 void step_record_baseline(struct op *op)
 {
-	op->job->kept_bytes = vault_baseline_bytes(op->data.vault);
+	op->target->kept_bytes = vault_baseline_bytes(op->data.vault);
 }
 
 int step_open(struct op *op, struct brumate_error *err)
@@ -193,19 +193,19 @@ int step_gpu_checkpoint(struct op *op, struct brumate_error *err)
 	if (!move_measure(&op->data))
 		progress_measure(&op->progress, gpu_set_measure_host, &op->gpus, op->gpu_bytes);
 	/* With agents this was done before any memory was taken out. */
-	int r = op->data.n_agents ? 0 : placement_record(op->job, &op->gpus, err);
+	int r = op->data.n_agents ? 0 : placement_record(op->target, &op->gpus, err);
 	if (r < 0)
 		return r;
 	return gpu_set_act(&op->gpus, DEV_DO_CHECKPOINT, DEV_STATE_CHECKPOINTED,
 			   GPU_SET_DRIVER_TIMEOUT_MS, err);
 }
 
-static uint64_t job_gpu_bytes(const struct job *job)
+static uint64_t job_gpu_bytes(const struct target *target)
 {
 	uint64_t sum = 0;
 
-	for (size_t i = 0; i < job->n_gpus; i++)
-		sum += job->gpus[i].bytes;
+	for (size_t i = 0; i < target->n_gpus; i++)
+		sum += target->gpus[i].bytes;
 	return sum;
 }
 
@@ -220,7 +220,7 @@ int step_gpu_unlock(struct op *op, struct brumate_error *err)
 	if (!has_data)
 		op->progress.released_ns = clock_now_ns();
 	if (r == 0 && op_find_gpus(op, NULL) == 0)
-		op->gpu_bytes = has_data ? job_gpu_bytes(op->job) : gpu_set_bytes(&op->gpus);
+		op->gpu_bytes = has_data ? job_gpu_bytes(op->target) : gpu_set_bytes(&op->gpus);
 	return r;
 }
 
@@ -231,8 +231,8 @@ void step_undo_gpu(struct op *op)
 	if (op->was_suspended || !op->touched)
 		return;
 	if (gpu_set_bring_back(&op->gpus, &err) < 0)
-		log_error("GPU state could not be brought back: job=%s reason=\"%s\"", op->job->id,
-			  err.text);
+		log_error("GPU state could not be brought back: job=%s reason=\"%s\"",
+			  op->target->id, err.text);
 	op->progress.released_ns = clock_now_ns();
 }
 
@@ -282,7 +282,7 @@ void step_undo_park(struct op *op)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	move_stop(&op->data); /* which may have begun while it was parked */
-	if (op->was_suspended || job_has_ended(op->job))
+	if (op->was_suspended || target_has_ended(op->target))
 		return;
 	if (!op->touched || !op->data.n_agents) {
 		park_let_in(&op->data);
@@ -290,7 +290,7 @@ void step_undo_park(struct op *op)
 	}
 	if (bring_data_back(op, &err) < 0)
 		log_error("device memory could not be brought back: job=%s reason=\"%s\"",
-			  op->job->id, err.text);
+			  op->target->id, err.text);
 	op->progress.released_ns = clock_now_ns();
 }
 
@@ -298,10 +298,10 @@ void step_undo_map(struct op *op)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (op->data.n_agents && op->touched && !job_has_ended(op->job) &&
+	if (op->data.n_agents && op->touched && !target_has_ended(op->target) &&
 	    put_data_away(op, &err) < 0)
 		log_error("device memory could not be taken out again: job=%s reason=\"%s\"",
-			  op->job->id, err.text);
+			  op->target->id, err.text);
 }
 
 int step_bring_back(struct op *op, struct brumate_error *err)
@@ -331,9 +331,10 @@ void step_discard_gpus(struct op *op)
 
 /* ---- what a failure left ---- */
 
-bool job_ends_now(const struct job *job)
+bool target_ends_now(const struct target *target)
 {
-	return job_has_ended(job) || proc_wait_gone(job->root, deadline_in_ms(END_TIMEOUT_MS)) == 0;
+	return target_has_ended(target) ||
+	       proc_wait_gone(target->root, deadline_in_ms(END_TIMEOUT_MS)) == 0;
 }
 
 static bool is_too_late(const struct op *op)
@@ -346,14 +347,14 @@ static bool is_too_late(const struct op *op)
 static int leave_half_done(struct op *op, int r, const struct brumate_error *why,
 			   struct brumate_error *err)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 
-	brumate_wrap(err, r, "job %s is held until this is taken back: %s", job->id, why->text);
+	brumate_wrap(err, r, "job %s is held until this is taken back: %s", target->id, why->text);
 	brumate_error_exit(err, is_too_late(op) ? EXIT_TIMEOUT : EXIT_STILL_RUNNING);
 	brumate_hint(err, "that is tried again and again; `brumate ps` says when the job is %s",
-		     op->was_suspended || job->state == JOB_RESUMING ? "suspended" : "running");
-	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
-	job_save(job, NULL);
+		     op->was_suspended || target->state == JOB_RESUMING ? "suspended" : "running");
+	snprintf(target->message, sizeof(target->message), "%s: %s", op->kind, err->text);
+	target_save(target, NULL);
 	return r;
 }
 
@@ -361,9 +362,9 @@ void engine_done(struct op *op, enum job_state state)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (job_set_state(op->job, state, &err) == 0)
+	if (target_set_state(op->target, state, &err) == 0)
 		return;
-	log_error("the record is not on disk yet: job=%s reason=\"%s\"", op->job->id, err.text);
+	log_error("the record is not on disk yet: job=%s reason=\"%s\"", op->target->id, err.text);
 	progress_note(&op->progress,
 		      "%s: the job is %s, which its record says once it can be written", err.text,
 		      job_state_name(state));
@@ -372,36 +373,36 @@ void engine_done(struct op *op, enum job_state state)
 void step_tell_stuck(void *arg, pid_t criu, const struct brumate_error *why)
 {
 	struct op *op = arg;
-	struct job *job = op->job;
+	struct target *target = op->target;
 	struct brumate_error err = *why;
 
 	brumate_wrap(&err, -err.code,
 		     "job %s is held until CRIU, process %d, ends, which was killed and still "
 		     "waits for a "
 		     "file system, as it seems",
-		     job->id, criu);
-	if (job->state == JOB_CHECKPOINTING)
+		     target->id, criu);
+	if (target->state == JOB_CHECKPOINTING)
 		brumate_error_exit(&err, EXIT_STILL_RUNNING);
 	brumate_hint(&err,
 		     "look for files of the job on a file system that does not answer; once that "
 		     "does, or is "
 		     "unmounted by force (umount -f), the rest is done, and `brumate ps` says so");
 	log_warn("%s: kind=%s", err.text, op->kind);
-	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err.text);
-	job_save(job, NULL);
+	snprintf(target->message, sizeof(target->message), "%s: %s", op->kind, err.text);
+	target_save(target, NULL);
 	progress_wait_for(&op->progress, "the file system that CRIU waits for");
 	progress_fail(&op->progress, &err);
 }
 
-static void say_stuck(const struct job *job, int r, const struct brumate_error *asked,
+static void say_stuck(const struct target *target, int r, const struct brumate_error *asked,
 		      struct brumate_error *err)
 {
-	brumate_wrap(err, r, "job %s is stuck: %s", job->id, asked->text);
+	brumate_wrap(err, r, "job %s is stuck: %s", target->id, asked->text);
 	brumate_error_exit(err, EXIT_JOB_LOST);
 	brumate_hint(err,
 		     "its GPU state is held by the driver; try `brumate resume %s`, or end "
 		     "it with `brumate kill %s`",
-		     job->id, job->id);
+		     target->id, target->id);
 }
 
 static int take_back(struct op *op, enum job_state to, struct brumate_error *err)
@@ -426,42 +427,42 @@ static void say_it_is_as_before(const struct op *op, enum job_state before,
 		brumate_hint(err, "%s%sa longer --timeout gives it more time; the job %s", own,
 			     *own ? "; " : "",
 			     before == JOB_SUSPENDED ? "stays suspended" : "goes on");
-	} else if (op->touched && op->job->state != JOB_RESUMING) {
+	} else if (op->touched && op->target->state != JOB_RESUMING) {
 		brumate_error_exit(err, EXIT_STILL_RUNNING);
 	}
 }
 
 int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 	struct brumate_error asked = BRUMATE_ERROR_NONE;
-	bool alive = !job_has_ended(job);
+	bool alive = !target_has_ended(target);
 	bool whole = alive;
 
 	/* The states are asked for again: what an undo meant to do does not count. */
 	if (alive && op->touched && op->gpus.n)
 		whole = take_back(op, if_alive, &asked) == 0;
 	/* It may have ended over that, or is about to. */
-	alive = whole && r != -ESRCH && !reaper_is_alone(job->root) ? !job_has_ended(job)
-								    : !job_ends_now(job);
-	snprintf(job->message, sizeof(job->message), "%s: %s", op->kind, err->text);
+	alive = whole && r != -ESRCH && !reaper_is_alone(target->root) ? !target_has_ended(target)
+								       : !target_ends_now(target);
+	snprintf(target->message, sizeof(target->message), "%s: %s", op->kind, err->text);
 	if (!alive) {
-		job->op = (struct job_op){ 0 };
+		target->op = (struct job_op){ 0 };
 		if (op->touched) /* before that, nothing fails for another reason that has this one */
-			brumate_wrap(err, r, "job %s has ended", job->id);
+			brumate_wrap(err, r, "job %s has ended", target->id);
 		brumate_error_exit(err, EXIT_NOT_FOUND);
 		return r; /* whoever waits for the job records how it ended */
 	}
 	if (!whole && !op->gpus.driver_refused)
 		return leave_half_done(op, r, &asked, err);
-	job->op = (struct job_op){ 0 };
+	target->op = (struct job_op){ 0 };
 	if (!whole) {
-		say_stuck(job, r, &asked, err);
-		job_set_state(job, JOB_SUSPENDED, NULL);
+		say_stuck(target, r, &asked, err);
+		target_set_state(target, JOB_SUSPENDED, NULL);
 		return r;
 	}
 	say_it_is_as_before(op, if_alive, err);
-	job_set_state(job, if_alive, NULL);
+	target_set_state(target, if_alive, NULL);
 	return r;
 }
 

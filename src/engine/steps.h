@@ -80,7 +80,7 @@ void step_tell_stuck(void *arg, pid_t criu, const struct brumate_error *why);
 
 /** Whether the job has ended, or is just being killed: a process loses what it has on the GPU a moment before
  * it is gone. */
-bool job_ends_now(const struct job *job);
+bool target_ends_now(const struct target *target);
 
 const struct step *suspend_plan(size_t *ret_n);
 const struct step *resume_plan(size_t *ret_n);

@@ -16,7 +16,7 @@
 
 static int refuse_idle(struct op *op, struct brumate_error *err)
 {
-	brumate_fail(err, ENODATA, "job %s has no GPU state to suspend", op->job->id);
+	brumate_fail(err, ENODATA, "job %s has no GPU state to suspend", op->target->id);
 	brumate_hint(err, "none of its processes has initialised the driver (yet)");
 	brumate_error_exit(err, EXIT_UNSUPPORTED);
 	return -ENODATA;
@@ -29,14 +29,15 @@ static int suspend_gate(struct op *op, struct brumate_error *err)
 
 	if (r < 0 || op->gpus.n)
 		return r;
-	return job_ends_now(op->job) ? brumate_fail(err, ESRCH, "job %s has ended", op->job->id)
-				     : refuse_idle(op, err);
+	return target_ends_now(op->target)
+		       ? brumate_fail(err, ESRCH, "job %s has ended", op->target->id)
+		       : refuse_idle(op, err);
 }
 
 static int check_suspend(struct op *op, struct brumate_error *err)
 {
-	if (!op->gpus.n && job_ends_now(op->job)) /* since it was looked at */
-		return brumate_fail(err, ESRCH, "job %s has ended", op->job->id);
+	if (!op->gpus.n && target_ends_now(op->target)) /* since it was looked at */
+		return brumate_fail(err, ESRCH, "job %s has ended", op->target->id);
 	/* One that is being initialised has some by the time its gate is closed. */
 	if (!op->gpus.n && !op->data.n_agents)
 		return refuse_idle(op, err);
@@ -59,8 +60,8 @@ static int suspend_data_out(struct op *op, struct brumate_error *err)
 		return r;
 	}
 	progress_note(&op->progress, "%s: the driver alone moves device memory", why.text);
-	log_warn("the data path failed, the driver takes over: job=%s reason=\"%s\"", op->job->id,
-		 why.text);
+	log_warn("the data path failed, the driver takes over: job=%s reason=\"%s\"",
+		 op->target->id, why.text);
 	if ((r = step_bring_back(op, err)) < 0)
 		return r;
 	datapath_drop_agents(&op->data);
@@ -81,7 +82,7 @@ static int settle(struct op *op, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
-	op->job->parked = op->request->park && v && v->n_pieces;
+	op->target->parked = op->request->park && v && v->n_pieces;
 	if (v && v->copied)
 		vault_drop_device(v);
 	park_detach(&op->data);
@@ -107,18 +108,18 @@ static const struct step suspend_steps[] = {
 
 int engine_suspend(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 	int r = op_check_thawed(op, err);
 
 	if (r < 0)
 		return r;
-	r = job_set_state(job, JOB_SUSPENDING, err);
+	r = target_set_state(target, JOB_SUSPENDING, err);
 	if (r == 0)
 		r = plan_run(suspend_steps, sizeof(suspend_steps) / sizeof(suspend_steps[0]), op,
 			     err);
 	if (r < 0)
 		return engine_failed(op, r, JOB_RUNNING, err);
-	job->message[0] = '\0';
+	target->message[0] = '\0';
 	engine_done(op, JOB_SUSPENDED);
 	return 0;
 }
@@ -130,12 +131,12 @@ static int check_resume(struct op *op, struct brumate_error *err)
 	int r = gpu_set_is_asleep(&op->gpus) ? 0 : park_check(&op->data, err);
 
 	if (r == 0)
-		r = placement_map(op->job, &op->gpus, &op->progress, err);
+		r = placement_map(op->target, &op->gpus, &op->progress, err);
 	if (r < 0)
 		return r;
 	op->data.pairs = op->gpus.pairs;
 	op->data.n_pairs = op->gpus.n_pairs;
-	return placement_wait_room(op->job, &op->gpus, op->data.vault, &op->progress,
+	return placement_wait_room(op->target, &op->gpus, op->data.vault, &op->progress,
 				   op->request->wait_ms, err);
 }
 
@@ -182,7 +183,7 @@ static void undo_resume(struct op *op)
 
 	if (op->touched && step_put_away(op, &err) < 0)
 		log_error("GPU state could not be put away again: job=%s reason=\"%s\"",
-			  op->job->id, err.text);
+			  op->target->id, err.text);
 }
 
 /* Fresh device memory that was filled is given back; parked memory is all there is. */
@@ -210,37 +211,37 @@ static const struct step resume_steps[] = {
 
 /* What driver 580 refused to restore once, it refuses for ever (docs/driver-behaviour.md); a refused
  * map of GPUs is the exception. */
-static void say_lost(const struct job *job, struct brumate_error *err)
+static void say_lost(const struct target *target, struct brumate_error *err)
 {
 	brumate_error_exit(err, EXIT_JOB_LOST);
 	brumate_hint(err,
 		     "what the driver refuses it refuses for good: the job is lost; end it with "
 		     "`brumate kill %s`%s%s",
-		     job->id, job->checkpoint ? " and restore " : "",
-		     job->checkpoint ? job->checkpoint : "");
+		     target->id, target->checkpoint ? " and restore " : "",
+		     target->checkpoint ? target->checkpoint : "");
 }
 
 int engine_resume(struct op *op, struct brumate_error *err)
 {
-	struct job *job = op->job;
+	struct target *target = op->target;
 
 	int r = op_check_thawed(op, err);
 
 	if (r < 0)
 		return r;
 	op->data.drop_baseline = !op->request->keep_copy;
-	r = job_set_state(job, JOB_RESUMING, err);
+	r = target_set_state(target, JOB_RESUMING, err);
 	if (r == 0)
 		r = plan_run(resume_steps, sizeof(resume_steps) / sizeof(resume_steps[0]), op, err);
 	if (r < 0) {
 		engine_failed(op, r, JOB_SUSPENDED, err);
 		standstill_renew(op);
-		if (op->gpus.driver_refused && !op->gpus.n_pairs && !job_has_ended(job))
-			say_lost(job, err);
+		if (op->gpus.driver_refused && !op->gpus.n_pairs && !target_has_ended(target))
+			say_lost(target, err);
 		return r;
 	}
-	job->message[0] = '\0';
-	job->parked = false;
+	target->message[0] = '\0';
+	target->parked = false;
 	engine_done(op, JOB_RUNNING);
 	return 0;
 }

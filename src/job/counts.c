@@ -32,9 +32,9 @@ static json_t *counts_read(const char *dir)
 	return json_object();
 }
 
-json_t *job_counts(const struct job *j)
+json_t *job_counts(const struct target *t)
 {
-	return counts_read(j->dir);
+	return counts_read(t->dir);
 }
 
 static void add_integer(json_t *o, const char *key, uint64_t more)
@@ -116,12 +116,12 @@ static int counts_add(const char *dir, const struct job_outcome *outcome)
 	return write_counts(dir, counts);
 }
 
-void job_count(const struct job *j, const struct job_outcome *outcome)
+void job_count(const struct target *t, const struct job_outcome *outcome)
 {
-	int r = counts_add(j->dir, outcome);
+	int r = counts_add(t->dir, outcome);
 
 	if (r < 0)
-		log_warn("an operation is not counted: job=%s reason=\"%s\"", j->id, strerror(-r));
+		log_warn("an operation is not counted: job=%s reason=\"%s\"", t->id, strerror(-r));
 }
 
 /* ---- pods ---- */

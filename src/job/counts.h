@@ -8,7 +8,7 @@
 #include <jansson.h>
 #include <stdint.h>
 
-#include "job/record.h"
+#include "job/target.h"
 
 /** How one operation ended. Strings borrowed. */
 struct job_outcome {
@@ -22,7 +22,7 @@ struct job_outcome {
 };
 
 /** Adds @outcome to the counts of @j. They are for monitoring alone: what cannot be written is lost. */
-void job_count(const struct job *j, const struct job_outcome *outcome);
+void job_count(const struct target *t, const struct job_outcome *outcome);
 
 /**
  * The counts (owned), an empty object where there are none, NULL without memory: for each kind of operation "done",
@@ -30,7 +30,7 @@ void job_count(const struct job *j, const struct job_outcome *outcome);
  * the last ended, in milliseconds since 1970). A job that was suspended stands still until it is resumed:
  * "still_since_ns", by the clock of clock_boot_ns(), next to the kinds.
  */
-json_t *job_counts(const struct job *j);
+json_t *job_counts(const struct target *t);
 
 /** The same for a checkpoint of a pod: its counts are in the directory "pods" next to the jobs, and stay. */
 void pod_count(const struct job_outcome *outcome);

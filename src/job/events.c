@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "wire/wire.h"
 
 /* How many events of this process could not be written since the last one that was. */
 static atomic_uint n_missed;
@@ -87,13 +88,14 @@ static int append(const char *line)
 
 /* ---- an event ---- */
 
-static json_t *make_event(const struct job *j, const char *what, json_t *details, unsigned missed)
+static json_t *make_event(const struct target *t, const char *what, json_t *details,
+			  unsigned missed)
 {
 	char stamp[CLOCK_STAMP_BYTES];
 
 	clock_stamp(stamp);
 	auto_json json_t *o = json_pack("{s:s,s:s,s:s,s:s}", "time", stamp, "event", what, "job",
-					j->id, "name", j->name);
+					t->id, "name", t->name);
 	if (!o || (details && json_object_update(o, details) < 0))
 		return NULL;
 	if (missed && json_object_set_new(o, "missed", json_integer(missed)) < 0)
@@ -101,66 +103,66 @@ static json_t *make_event(const struct job *j, const char *what, json_t *details
 	return take_ptr(&o);
 }
 
-void event_add(const struct job *j, const char *what, json_t *details)
+void event_add(const struct target *t, const char *what, json_t *details)
 {
 	const unsigned missed = atomic_exchange(&n_missed, 0);
 	auto_json json_t *owned = details;
-	auto_json json_t *o = make_event(j, what, owned, missed);
+	auto_json json_t *o = make_event(t, what, owned, missed);
 	auto_free char *line = o ? json_dumps(o, JSON_COMPACT) : NULL;
 	int r = line && strlen(line) < EVENTS_LINE_BYTES_MAX ? append(line) : -ENOMEM;
 
 	if (r == 0)
 		return;
 	atomic_fetch_add(&n_missed, missed + 1);
-	log_debug("an event is left out: job=%s event=%s reason=\"%s\"", j->id, what, strerror(-r));
+	log_debug("an event is left out: job=%s event=%s reason=\"%s\"", t->id, what, strerror(-r));
 }
 
 /* ---- what is told of kinds ---- */
 
 /* The kind of a change that is more than a change of state. */
-static const char *kind_of(const struct job *j, enum job_state from)
+static const char *kind_of(const struct target *t, enum job_state from)
 {
-	if (from == JOB_CREATED && j->state == JOB_RUNNING)
-		return j->by_pid ? "adopted" : "started";
-	if (j->state == JOB_EXITED && from != JOB_RESTORING)
+	if (from == JOB_CREATED && t->state == JOB_RUNNING)
+		return t->owned_by->was_started(t) ? "started" : "adopted";
+	if (t->state == JOB_EXITED && from != JOB_RESTORING)
 		return "exited";
-	if (j->state == JOB_LOST && from != JOB_RESTORING)
+	if (t->state == JOB_LOST && from != JOB_RESTORING)
 		return "lost";
 	return "state";
 }
 
-void event_add_state(const struct job *j, enum job_state from)
+void event_add_state(const struct target *t, enum job_state from)
 {
 	auto_json json_t *o = json_pack("{s:s,s:s}", "from", job_state_name(from), "state",
-					job_state_name(j->state));
+					job_state_name(t->state));
 
 	if (!o)
 		return;
-	if (j->state == JOB_RUNNING && from == JOB_CREATED)
+	if (t->state == JOB_RUNNING && from == JOB_CREATED)
 		json_object_set_new(o, "pid",
-				    json_integer(j->command.pid ? j->command.pid : j->root.pid));
-	if (j->state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN)
-		json_object_set_new(o, "exit_code", json_integer(j->exit_code));
-	if (j->state == JOB_LOST && j->message[0])
-		json_object_set_new(o, "reason", wire_string(j->message));
-	event_add(j, kind_of(j, from), take_ptr(&o));
+				    json_integer(t->command.pid ? t->command.pid : t->root.pid));
+	if (t->state == JOB_EXITED && t->exit_code != JOB_EXIT_UNKNOWN)
+		json_object_set_new(o, "exit_code", json_integer(t->exit_code));
+	if (t->state == JOB_LOST && t->message[0])
+		json_object_set_new(o, "reason", wire_string(t->message));
+	event_add(t, kind_of(t, from), take_ptr(&o));
 }
 
-void event_add_failure(const struct job *j, const char *operation, const char *reason)
+void event_add_failure(const struct target *t, const char *operation, const char *reason)
 {
-	event_add(j, "failed",
+	event_add(t, "failed",
 		  json_pack("{s:s,s:o}", "operation", operation, "reason", wire_string(reason)));
 }
 
-json_t *event_gpus(const struct job *j)
+json_t *event_gpus(const struct target *t)
 {
 	json_t *list = json_array();
 
-	for (size_t i = 0; list && i < j->n_gpus; i++)
-		if (j->gpus[i].bytes)
+	for (size_t i = 0; list && i < t->n_gpus; i++)
+		if (t->gpus[i].bytes)
 			json_array_append_new(list,
-					      json_pack("{s:s,s:s,s:I}", "uuid", j->gpus[i].uuid,
-							"name", j->gpus[i].name, "bytes",
-							(json_int_t)j->gpus[i].bytes));
+					      json_pack("{s:s,s:s,s:I}", "uuid", t->gpus[i].uuid,
+							"name", t->gpus[i].name, "bytes",
+							(json_int_t)t->gpus[i].bytes));
 	return list;
 }

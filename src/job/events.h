@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-#include "job/record.h"
+#include "job/target.h"
 
 /** The files in the state directory: the newest events, and those before. A new one is begun where one is full. */
 #define EVENTS_FILE	"events.jsonl"
@@ -25,13 +25,13 @@ enum {
  * @what: its kind, as brumate-events(1) lists them
  * @details: what belongs to the kind; taken; may be NULL
  */
-void event_add(const struct job *j, const char *what, json_t *details);
+void event_add(const struct target *t, const char *what, json_t *details);
 
 /** The event of a job that has just gone from state @from to the one it is in: its kind says which. */
-void event_add_state(const struct job *j, enum job_state from);
+void event_add_state(const struct target *t, enum job_state from);
 
 /** The failure of an operation, with its reason. */
-void event_add_failure(const struct job *j, const char *operation, const char *reason);
+void event_add_failure(const struct target *t, const char *operation, const char *reason);
 
 /** The GPUs of the job that hold memory of it, as a JSON array of {uuid, name, bytes}; owned. */
-json_t *event_gpus(const struct job *j);
+json_t *event_gpus(const struct target *t);

@@ -31,6 +31,7 @@
 #include "criu/criu.h"
 #include "process/pidns.h"
 #include "process/reaper.h"
+#include "wire/agent.h"
 
 enum {
 	RECORD_BYTES_MAX = 16 << 20,
@@ -41,57 +42,6 @@ enum {
 
 static const char record_name[] = "job.json", spare_name[] = "job.json.spare",
 		  removed_prefix[] = ".removed-";
-
-/* ---- states ---- */
-
-#define TO(state) (1u << (state))
-
-static const unsigned may_go[JOB_STATE__MAX] = {
-	[JOB_CREATED] = TO(JOB_RUNNING) | TO(JOB_RESTORING) | TO(JOB_EXITED) | TO(JOB_LOST),
-	[JOB_RUNNING] = TO(JOB_SUSPENDING) | TO(JOB_CHECKPOINTING) | TO(JOB_EXITED) | TO(JOB_LOST),
-	[JOB_SUSPENDING] = TO(JOB_SUSPENDED) | TO(JOB_RUNNING) | TO(JOB_EXITED) | TO(JOB_LOST),
-	[JOB_SUSPENDED] = TO(JOB_RESUMING) | TO(JOB_CHECKPOINTING) | TO(JOB_EXITED) | TO(JOB_LOST),
-	[JOB_RESUMING] = TO(JOB_RUNNING) | TO(JOB_SUSPENDED) | TO(JOB_EXITED) | TO(JOB_LOST),
-	[JOB_CHECKPOINTING] = TO(JOB_RUNNING) | TO(JOB_SUSPENDED) | TO(JOB_CHECKPOINTED) |
-			      TO(JOB_EXITED) | TO(JOB_LOST),
-	[JOB_CHECKPOINTED] = TO(JOB_RESTORING),
-	[JOB_RESTORING] = TO(JOB_RUNNING) | TO(JOB_CHECKPOINTED) | TO(JOB_EXITED) | TO(JOB_LOST),
-	[JOB_EXITED] = TO(JOB_RESTORING),
-	[JOB_LOST] = TO(JOB_RESTORING),
-};
-
-bool job_may_go(enum job_state from, enum job_state to)
-{
-	return may_go[from] & TO(to);
-}
-
-enum job_state job_state_after_restore(const struct job *j)
-{
-	enum job_state before = j->op.before;
-
-	return before == JOB_EXITED || before == JOB_LOST ? before : JOB_CHECKPOINTED;
-}
-
-void job_next_sequence(struct job *j)
-{
-	const uint64_t now_ms = clock_wall_ns() / NS_PER_MS;
-
-	j->sequence = j->sequence < now_ms ? now_ms : j->sequence + 1;
-	if (j->sequence > MANIFEST_SEQUENCE_MAX)
-		j->sequence = MANIFEST_SEQUENCE_MAX;
-}
-
-int job_set_state(struct job *j, enum job_state state, struct brumate_error *err)
-{
-	const enum job_state from = j->state;
-
-	assert(from == state || job_may_go(from, state));
-	j->state = state;
-	int r = job_save(j, err);
-	if (state != from)
-		event_add_state(j, from);
-	return r;
-}
 
 /* ---- the record ---- */
 
@@ -185,13 +135,55 @@ int job_save(struct job *j, struct brumate_error *err)
 	return r;
 }
 
-const struct job_stopped *job_find_stopped(const struct job *j, struct proc_id id)
+static int save_owner(struct target *t, struct brumate_error *err)
 {
-	for (size_t i = 0; i < j->n_stopped; i++)
-		if (proc_is_same(j->stopped[i].id, id))
-			return &j->stopped[i];
-	return NULL;
+	return job_save((struct job *)t, err);
 }
+
+static int describe_owner(const struct target *t, struct manifest *m)
+{
+	const struct job *j = (const struct job *)t;
+	size_t n = 0;
+
+	m->job.by_pid = j->by_pid;
+	while (j->argv[n])
+		n++;
+	m->job.argv = calloc(n + 1, sizeof(char *));
+	m->job.cwd = strdup(j->cwd);
+	if (!m->job.argv || !m->job.cwd)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++)
+		if (!(m->job.argv[i] = strdup(j->argv[i])))
+			return -ENOMEM;
+	return labels_copy(&m->job.labels, j->labels, NULL);
+}
+
+/* Of a job that was taken in, agents are where its container has them. */
+static char *agent_dir_of_owner(const struct target *t)
+{
+	return t->owned_by->was_started(t) || t->data_path != JOB_DATA_BROKER
+		       ? job_agent_dir(t)
+		       : path_format("/proc/%d/root" AGENT_CONTAINER_DIR, t->root.pid);
+}
+
+static bool was_started(const struct target *t)
+{
+	return !((const struct job *)t)->by_pid;
+}
+
+static bool may_stand_still(const struct target *t)
+{
+	return was_started(t) && !job_wakes((const struct job *)t);
+}
+
+const struct target_owner job_target_owner = {
+	.save = save_owner,
+	.changed = event_add_state,
+	.describe = describe_owner,
+	.agent_dir = agent_dir_of_owner,
+	.was_started = was_started,
+	.may_stand_still = may_stand_still,
+};
 
 int job_load(struct job *ret, const char *id, struct brumate_error *err)
 {
@@ -480,7 +472,7 @@ static int fill(struct job *j, const struct job_spec *spec)
 	j->exit_code = JOB_EXIT_UNKNOWN;
 	j->sequence = spec->id ? 0 : clock_wall_ns() / NS_PER_MS;
 	clock_stamp(j->created);
-	return job_set_place(j);
+	return target_set_place(&j->target);
 }
 
 static int check_name(const char *name, struct brumate_error *err)
@@ -530,7 +522,7 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 		remove_tree(AT_FDCWD, j.dir);
 		return r;
 	}
-	event_add(&j, "created",
+	event_add(&j.target, "created",
 		  json_pack("{s:o,s:b}", "command", wire_string(j.argv[0] ? j.argv[0] : ""),
 			    "simulated", j.simulated));
 	*ret = take_struct(j, JOB_EMPTY);
@@ -574,93 +566,7 @@ static bool keeper_has_ended(const struct job *j)
 	return is_unlocked(j, JOB_KEEPER_LOCK);
 }
 
-int job_set_place(struct job *j)
-{
-	j->pid_ns = pidns_own();
-	return proc_boot_id(j->boot_id);
-}
-
-/* A process of a job that lives in a pid namespace of its own finds other processes by the numbers in the records of
- * jobs outside, or none. A container that was restarted is another namespace as well, which has none of the old
- * processes. */
-static bool is_out_of_sight(const struct job *j)
-{
-	if (!j->pid_ns || j->pid_ns == pidns_own())
-		return false;
-	auto_free char *init = pidns_own_status_path();
-	return init != NULL;
-}
-
-/* Looks for a process that the record names. */
-static enum proc_life look_for(const struct job *j, struct proc_id id)
-{
-	char boot_id[PROC_BOOT_ID_BYTES];
-
-	if (proc_boot_id(boot_id) < 0)
-		return PROC_UNKNOWN;
-	if (strcmp(boot_id, j->boot_id))
-		return PROC_GONE;
-	return is_out_of_sight(j) ? PROC_UNKNOWN : proc_look(id);
-}
-
-/* Looks for the job's root process. PROC_UNKNOWN also to a process of a job that lives in a pid namespace of its own. */
-static enum proc_life look_for_root(const struct job *j)
-{
-	return j->root.pid ? look_for(j, j->root) : PROC_GONE;
-}
-
-struct proc_id job_command(const struct job *j)
-{
-	/* The record may not tell of it, as it was written before that could be seen. */
-	const struct proc_id found = j->command.pid ? j->command : reaper_find_command(j->root);
-
-	return found.pid ? found : j->root;
-}
-
-bool job_has_ended(const struct job *j)
-{
-	enum proc_life life = look_for_root(j);
-
-	return life == PROC_GONE || life == PROC_ZOMBIE;
-}
-
 /* ---- its members ---- */
-
-/* Whether process @pid was started as client/shim.c starts the shim of @j. */
-static bool is_shim_of(const struct job *j, pid_t pid)
-{
-	auto_free char *line = NULL;
-	size_t n;
-	char path[32];
-
-	snprintf(path, sizeof(path), "/proc/%d/cmdline", pid);
-	if (file_read(AT_FDCWD, path, CMDLINE_BYTES_MAX, &line, &n) < 0 || n < 2)
-		return false;
-	const char *last = line + n - 1; /* a NUL byte ends each */
-	while (last > line && last[-1])
-		last--;
-	return !strcmp(basename(line), "brumate-shim") && !strcmp(basename(last), j->id);
-}
-
-struct proc_members job_members(const struct job *j)
-{
-	struct proc_members m = {
-		.root = j->root, .reaper = j->init, .apart = j->op.criu, .uid = j->uid
-	};
-	struct proc_info root;
-
-	if (!m.reaper.pid && j->root.pid && proc_read(&root, j->root.pid, NULL) == 0 &&
-	    is_shim_of(j, root.ppid))
-		proc_identify(&m.reaper, root.ppid, NULL);
-	return m;
-}
-
-int job_kill_members(const struct job *j, uint64_t deadline_ns)
-{
-	const struct proc_members m = job_members(j);
-
-	return proc_members_kill(&m, deadline_ns);
-}
 
 /* ---- its agents ---- */
 
@@ -669,14 +575,14 @@ static char *agent_dir_of(const char *id)
 	return path_format("%s/agents/%s", path_runtime_dir(), id);
 }
 
-char *job_agent_dir(const struct job *j)
+char *job_agent_dir(const struct target *t)
 {
-	return agent_dir_of(j->id);
+	return agent_dir_of(t->id);
 }
 
-char *job_agent_place(const struct job *j)
+char *job_agent_place(const struct target *t)
 {
-	return agent_dir_of(*j->started_as ? j->started_as : j->id);
+	return agent_dir_of(*t->started_as ? t->started_as : t->id);
 }
 
 /* Others may go through the directory, but not list it. */
@@ -691,10 +597,10 @@ static int let_pass(const char *path)
 	return chmod(path, (st.st_mode & 07777) | 0111) < 0 ? -errno : 0;
 }
 
-int job_make_agent_dir(const struct job *j, struct brumate_error *err)
+int job_make_agent_dir(const struct target *t, struct brumate_error *err)
 {
 	auto_free char *parent = path_format("%s/agents", path_runtime_dir());
-	auto_free char *path = job_agent_dir(j);
+	auto_free char *path = job_agent_dir(t);
 
 	if (!parent || !path)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -704,14 +610,14 @@ int job_make_agent_dir(const struct job *j, struct brumate_error *err)
 	r = mkdir_parents(parent, 0711);
 	if (r == 0)
 		r = remove_tree(AT_FDCWD, path);
-	if (r == 0 && j->uid != geteuid() && (r = let_pass(path_runtime_dir())) == 0)
+	if (r == 0 && t->uid != geteuid() && (r = let_pass(path_runtime_dir())) == 0)
 		r = let_pass(parent);
 	if (r == 0 && mkdir(path, 0700) < 0)
 		r = -errno;
-	if (r == 0 && j->uid != geteuid() && chown(path, j->uid, j->gid) < 0)
+	if (r == 0 && t->uid != geteuid() && chown(path, t->uid, t->gid) < 0)
 		r = -errno;
 	/* A removal of the job looks here once more after it has taken the job's directory away. */
-	if (r == 0 && access(j->dir, F_OK) < 0) {
+	if (r == 0 && access(t->dir, F_OK) < 0) {
 		r = -errno;
 		remove_tree(AT_FDCWD, path);
 	}
@@ -719,26 +625,26 @@ int job_make_agent_dir(const struct job *j, struct brumate_error *err)
 }
 
 /* The job that has the place of agents @path, by a link if it is a copy. */
-static void holder_of_place(char ret[static JOB_ID_BYTES], const struct job *j, const char *path)
+static void holder_of_place(char ret[static JOB_ID_BYTES], const struct target *t, const char *path)
 {
 	ssize_t n = readlink(path, ret, JOB_ID_BYTES - 1);
 
 	if (n < 0)
-		snprintf(ret, JOB_ID_BYTES, "%s", j->started_as);
+		snprintf(ret, JOB_ID_BYTES, "%s", t->started_as);
 	else
 		ret[n] = '\0';
 }
 
-int job_check_agent_place(const struct job *j, struct brumate_error *err)
+int job_check_agent_place(const struct target *t, struct brumate_error *err)
 {
 	auto_(job_fini) struct job holder = JOB_EMPTY;
-	auto_free char *place = job_agent_place(j);
+	auto_free char *place = job_agent_place(t);
 	char id[JOB_ID_BYTES];
 
 	if (!place)
 		return brumate_fail(err, ENOMEM, "%m");
-	holder_of_place(id, j, place);
-	if (!strcmp(id, j->id))
+	holder_of_place(id, t, place);
+	if (!strcmp(id, t->id))
 		return 0;
 	int r = job_load(&holder, id, NULL);
 	if (r == -ENOENT)
@@ -754,17 +660,17 @@ int job_check_agent_place(const struct job *j, struct brumate_error *err)
 	return -EBUSY;
 }
 
-int job_take_agent_place(const struct job *j, struct brumate_error *err)
+int job_take_agent_place(const struct target *t, struct brumate_error *err)
 {
-	auto_free char *place = job_agent_place(j);
+	auto_free char *place = job_agent_place(t);
 
 	if (!place)
 		return brumate_fail(err, ENOMEM, "%m");
 	int r = remove_tree(AT_FDCWD, place);
-	if (r == 0 && symlink(j->id, place) < 0)
+	if (r == 0 && symlink(t->id, place) < 0)
 		r = -errno;
 	/* As in job_make_agent_dir(). */
-	if (r == 0 && access(j->dir, F_OK) < 0) {
+	if (r == 0 && access(t->dir, F_OK) < 0) {
 		r = -errno;
 		unlink(place);
 	}
@@ -772,16 +678,16 @@ int job_take_agent_place(const struct job *j, struct brumate_error *err)
 }
 
 /* Only a copy has a link to this job. A link to another job that is there stays. */
-static void remove_agent_places(const struct job *j)
+static void remove_agent_places(const struct target *t)
 {
-	auto_free char *own = job_agent_dir(j), *place = job_agent_place(j);
+	auto_free char *own = job_agent_dir(t), *place = job_agent_place(t);
 	auto_free char *jobs = jobs_dir(), *other = NULL;
 	char id[JOB_ID_BYTES];
 
 	if (!own || !place || !jobs)
 		return;
-	holder_of_place(id, j, place);
-	if (*j->started_as && !strcmp(id, j->id))
+	holder_of_place(id, t, place);
+	if (*t->started_as && !strcmp(id, t->id))
 		unlink(place);
 	ssize_t n = readlink(own, id, sizeof(id) - 1);
 	id[n > 0 ? n : 0] = '\0';
@@ -790,29 +696,11 @@ static void remove_agent_places(const struct job *j)
 		remove_tree(AT_FDCWD, own);
 }
 
-int job_open_criu_dir(const struct job *j, struct brumate_error *err)
-{
-	static const char name[] = "criu";
-	bool is_ours = j->uid == 0 || j->uid == geteuid();
-	auto_close int dir_fd = open(j->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-	if (dir_fd < 0)
-		return brumate_fail(err, errno, "%s: %m", j->dir);
-	if (is_ours)
-		return take_fd(&dir_fd);
-	if (mkdirat(dir_fd, name, 0700) < 0 && errno != EEXIST)
-		return brumate_fail(err, errno, "%s/%s: %m", j->dir, name);
-	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-	if (fd < 0 || fchown(fd, j->uid, j->gid) < 0)
-		return brumate_fail(err, errno, "%s/%s: %m", j->dir, name);
-	return take_fd(&fd);
-}
-
 /* A job that was saved and stopped may have held TCP connections, whose packets are still dropped for
  * its restore; with the record goes the log that names the filter. */
 static void release_network(const struct job *j)
 {
-	auto_close int dir_fd = job_open_criu_dir(j, NULL);
+	auto_close int dir_fd = target_open_criu_dir(&j->target, NULL);
 
 	if (j->state == JOB_CHECKPOINTED && dir_fd >= 0)
 		criu_release_network(dir_fd, JOB_DUMP_LOG);
@@ -836,7 +724,7 @@ static int remove_record(const struct job *j, bool *ret_is_ours, struct brumate_
 	if (!removed)
 		return brumate_fail(err, ENOMEM, "%s: %m", j->dir);
 	fault_point("job.remove");
-	remove_agent_places(j);
+	remove_agent_places(&j->target);
 	release_network(j);
 	sweep_removed(jobs);
 	*ret_is_ours = rename(j->dir, removed) == 0;
@@ -846,7 +734,7 @@ static int remove_record(const struct job *j, bool *ret_is_ours, struct brumate_
 	/* An operation that began meanwhile may have made it again. It stays if it belongs to another job of this
 	 * id. */
 	if (access(j->dir, F_OK) < 0)
-		remove_agent_places(j);
+		remove_agent_places(&j->target);
 	if (r == 0)
 		r = remove_tree(AT_FDCWD, removed);
 	if (r == 0 || r == -ENOENT) /* swept by another */
@@ -868,7 +756,7 @@ int job_remove(struct job *j, bool with_log, struct brumate_error *err)
 	bool is_ours;
 	int r = remove_record(j, &is_ours, err);
 	if (r >= 0 && is_ours)
-		event_add(j, "removed", NULL);
+		event_add(&j->target, "removed", NULL);
 	return r;
 }
 
@@ -880,7 +768,7 @@ int job_release(const struct job *j, struct brumate_error *err)
 	if (r < 0)
 		return r;
 	if (is_ours)
-		event_add(j, "released", json_pack("{s:i}", "pid", (int)j->root.pid));
+		event_add(&j->target, "released", json_pack("{s:i}", "pid", (int)j->root.pid));
 	return 0;
 }
 
@@ -888,7 +776,7 @@ int job_release(const struct job *j, struct brumate_error *err)
 
 bool job_is_abandoned(const struct job *j)
 {
-	enum proc_life life = j->owner.pid ? look_for(j, j->owner) : PROC_UNKNOWN;
+	enum proc_life life = j->owner.pid ? target_look_for(&j->target, j->owner) : PROC_UNKNOWN;
 
 	return life == PROC_GONE || life == PROC_ZOMBIE;
 }
@@ -942,7 +830,7 @@ static enum job_state seen_state(const struct job *j)
 		return j->state;
 	/* That is what the next shim will make of it: docs/states.md. */
 	if (j->state == JOB_RESTORING)
-		return job_state_after_restore(j);
+		return target_state_after_restore(&j->target);
 	int saved = j->state == JOB_CHECKPOINTING ? is_saved(j) : 0;
 	if (saved < 0)
 		return j->state;

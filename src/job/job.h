@@ -60,15 +60,6 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 			const struct brumate_error *why),
 	     void *arg, struct brumate_error *err);
 
-/** Notes that the processes of the record are those of this boot, numbered as they are here. Returns 0 or -errno. */
-int job_set_place(struct job *j);
-
-/** What the record says of a member that was stopped; NULL: it was not, by us. */
-const struct job_stopped *job_find_stopped(const struct job *j, struct proc_id id);
-
-/** The process that runs the job's command. It may have ended while others of the job live. */
-struct proc_id job_command(const struct job *j);
-
 /**
  * The label that says so of a job of `run --wake`: a call of its processes that waits for the GPU resumes it. A label, as it
  * is to stay with the job, its checkpoints and its copies.
@@ -85,9 +76,23 @@ enum { JOB_PRIORITY_MOST = 1000 }; /* either way */
 long job_priority(const struct job *j);
 bool job_is_pinned(const struct job *j);
 
-/** True once it is certain that the job's root process runs no more: there is none, it is of another boot, gone, or
- * a zombie. That it could not be looked at is not an end. */
-bool job_has_ended(const struct job *j);
+/* target.h has what these do. */
+static inline bool job_has_ended(const struct job *j)
+{
+	return target_has_ended(&j->target);
+}
+static inline struct proc_id job_command(const struct job *j)
+{
+	return target_command(&j->target);
+}
+static inline struct proc_members job_members(const struct job *j)
+{
+	return target_members(&j->target);
+}
+static inline int job_set_state(struct job *j, enum job_state state, struct brumate_error *err)
+{
+	return target_set_state(&j->target, state, err);
+}
 
 /**
  * The Job type of io.brumate (owned). Where the record says alive but nothing of it is, and no shim
@@ -123,49 +128,24 @@ json_t *job_last_summary(const struct job *j);
 
 /* ---- for the shim ---- */
 
-/** The job's members: its root's tree, and what the job's shim, or the init of its pid namespace, got of it when
- * parents ended. A job that was taken in, or whose shim died, has nobody that gathers orphans. */
-struct proc_members job_members(const struct job *j);
-
-/** Ends all of them: proc_members_kill(). */
-int job_kill_members(const struct job *j, uint64_t deadline_ns);
-
 /** Where the agents of the job's processes listen: $BRUMATE_RUNTIME_DIR/agents/ID. Owned. */
-char *job_agent_dir(const struct job *j);
+char *job_agent_dir(const struct target *t);
 
 /** Where those processes go for it: of a copy, they take it for the directory of the job as which they were started. Owned. */
-char *job_agent_place(const struct job *j);
+char *job_agent_place(const struct target *t);
 
 /** Refuses (-EBUSY) where another job that lives has that place, for a copy that is to live next to our own
  * processes. */
-int job_check_agent_place(const struct job *j, struct brumate_error *err);
+int job_check_agent_place(const struct target *t, struct brumate_error *err);
 
 /** Puts a link to the directory of a copy in its place. */
-int job_take_agent_place(const struct job *j, struct brumate_error *err);
+int job_take_agent_place(const struct target *t, struct brumate_error *err);
 
 /** Makes that directory for the job's user alone, who may go through its parents. */
-int job_make_agent_dir(const struct job *j, struct brumate_error *err);
-
-/** The directory where CRIU logs (owned): the job's, or, as CRIU works as the job's user, one in it that is that
- * user's. Made where it is not there. -errno. */
-int job_open_criu_dir(const struct job *j, struct brumate_error *err);
+int job_make_agent_dir(const struct target *t, struct brumate_error *err);
 
 /** Writes the record; on a full disk, where room is put by for it. Where that fails, @j->unsaved says so until it succeeds. */
 int job_save(struct job *j, struct brumate_error *err);
-
-/** Goes to @state if the transition table allows it (an assertion otherwise: our bug), and saves. */
-int job_set_state(struct job *j, enum job_state state, struct brumate_error *err);
-
-/** Gives @j->sequence the value for another checkpoint: a higher one than before, and no less than the time in
- * milliseconds since 1970, so that it is comparable with that of checkpoints from before there was a sequence. */
-void job_next_sequence(struct job *j);
-
-/** The state that a job goes back to whose restore, which is under way, fails. One that had no life here yet is
- * checkpointed. */
-enum job_state job_state_after_restore(const struct job *j);
-
-/** The transition table, for docs and tests. */
-bool job_may_go(enum job_state from, enum job_state to);
 
 /** The file in the job's directory that the keeper holds a lock on. */
 #define JOB_KEEPER_LOCK "keeper.lock"

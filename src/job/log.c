@@ -56,27 +56,27 @@ static int fail_log(const char *path, int code, struct brumate_error *err)
 }
 
 /* Makes the log as root and gives it to the user. A log that is there keeps its owner. */
-static int open_default(const struct job *job, struct brumate_error *err)
+static int open_default(const struct target *t, struct brumate_error *err)
 {
 	int r = mkdir_parents(path_log_dir(), 0711);
 	struct stat st;
 
 	if (r < 0)
 		return brumate_fail(err, -r, "log directory %s: %m", path_log_dir());
-	auto_close int fd = open(job->log, APPEND | O_NOFOLLOW | O_CREAT | O_EXCL, 0600);
-	if (fd >= 0 && geteuid() == 0 && fchown(fd, job->uid, job->gid) < 0)
-		return fail_log(job->log, errno, err);
+	auto_close int fd = open(t->log, APPEND | O_NOFOLLOW | O_CREAT | O_EXCL, 0600);
+	if (fd >= 0 && geteuid() == 0 && fchown(fd, t->uid, t->gid) < 0)
+		return fail_log(t->log, errno, err);
 	if (fd < 0 && errno == EEXIST)
-		fd = open(job->log, APPEND | O_NOFOLLOW);
+		fd = open(t->log, APPEND | O_NOFOLLOW);
 	if (fd < 0 || fstat(fd, &st) < 0)
-		return fail_log(job->log, errno, err);
+		return fail_log(t->log, errno, err);
 	if (!S_ISREG(st.st_mode))
-		return fail_log(job->log, ENXIO, err);
-	if (job->uid != 0 && st.st_uid != job->uid)
-		return brumate_fail(err, EACCES, "log %s: belongs to uid %u", job->log,
+		return fail_log(t->log, ENXIO, err);
+	if (t->uid != 0 && st.st_uid != t->uid)
+		return brumate_fail(err, EACCES, "log %s: belongs to uid %u", t->log,
 				    (unsigned)st.st_uid);
 	r = let_block(fd);
-	return r < 0 ? fail_log(job->log, -r, err) : take_fd(&fd);
+	return r < 0 ? fail_log(t->log, -r, err) : take_fd(&fd);
 }
 
 static int make_dirs_of(const char *path, struct brumate_error *err)
@@ -91,21 +91,21 @@ static int make_dirs_of(const char *path, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "log directory %s: %m", dir) : 0;
 }
 
-int job_log_open(const struct job *job, bool make_dirs, struct brumate_error *err)
+int job_log_open(const struct target *t, bool make_dirs, struct brumate_error *err)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
-	auto_free char *own = job_log_default(job->id);
+	auto_free char *own = job_log_default(t->id);
 
 	if (!own)
 		return brumate_fail(err, ENOMEM, "%m");
-	if (!strcmp(job->log, own))
-		return open_default(job, err);
+	if (!strcmp(t->log, own))
+		return open_default(t, err);
 
-	int r = user_files_enter(&user, job->uid, job->gid, err);
-	if (r < 0 || (make_dirs && (r = make_dirs_of(job->log, err)) < 0))
+	int r = user_files_enter(&user, t->uid, t->gid, err);
+	if (r < 0 || (make_dirs && (r = make_dirs_of(t->log, err)) < 0))
 		return r;
-	r = output_open(AT_FDCWD, job->log);
-	return r < 0 ? fail_log(job->log, -r, err) : r;
+	r = output_open(AT_FDCWD, t->log);
+	return r < 0 ? fail_log(t->log, -r, err) : r;
 }
 
 /* ---- marks ---- */

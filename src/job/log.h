@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-#include "job/record.h"
+#include "job/target.h"
 
 /** Where the output of a job goes whose user names no place: $BRUMATE_LOG_DIR/@id.log. Owned. */
 char *job_log_default(const char *id);
@@ -28,7 +28,7 @@ int output_open(int dir_fd, const char *path);
  * The default log lies in a directory of root's: it is made as root, given to the user, and refused where it
  * is a link or another user's. Returns an owned fd, or <0 with the path and the reason in @err.
  */
-int job_log_open(const struct job *job, bool make_dirs, struct brumate_error *err);
+int job_log_open(const struct target *t, bool make_dirs, struct brumate_error *err);
 
 /** File in the job's directory: a line "MS SIZE" for each mark. */
 #define JOB_LOG_MARKS "log.marks"

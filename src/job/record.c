@@ -20,53 +20,14 @@ void job_fini(struct job *j)
 		free(*arg);
 	free(j->argv);
 	labels_free(j->labels);
-	free(j->gpus);
-	free(j->stopped);
-	free(j->dir);
 	free(j->cwd);
-	free(j->log);
-	free(j->checkpoint);
-	free(j->checkpoint_path);
+	target_fini(&j->target);
 	*j = JOB_EMPTY;
 }
 
 bool job_id_is_valid(const char *id)
 {
 	return strlen(id) == 8 && strspn(id, "0123456789abcdef") == 8;
-}
-
-static const char *const state_names[JOB_STATE__MAX] = {
-	[JOB_CREATED] = "created",
-	[JOB_RUNNING] = "running",
-	[JOB_SUSPENDING] = "suspending",
-	[JOB_SUSPENDED] = "suspended",
-	[JOB_RESUMING] = "resuming",
-	[JOB_CHECKPOINTING] = "checkpointing",
-	[JOB_CHECKPOINTED] = "checkpointed",
-	[JOB_RESTORING] = "restoring",
-	[JOB_EXITED] = "exited",
-	[JOB_LOST] = "lost",
-};
-
-const char *job_state_name(enum job_state state)
-{
-	return state < JOB_STATE__MAX ? state_names[state] : "?";
-}
-
-bool job_state_is_passing(enum job_state state)
-{
-	return state == JOB_SUSPENDING || state == JOB_RESUMING || state == JOB_CHECKPOINTING ||
-	       state == JOB_RESTORING;
-}
-
-static const char *const data_path_names[JOB_DATA_PATH__MAX] = {
-	[JOB_DATA_DRIVER] = "driver",
-	[JOB_DATA_BROKER] = "broker",
-};
-
-const char *job_data_path_name(enum job_data_path path)
-{
-	return path < JOB_DATA_PATH__MAX ? data_path_names[path] : "?";
 }
 
 /* ---- bytes that may not be UTF-8 ---- */
@@ -272,7 +233,7 @@ static int decode_state(enum job_state *ret, json_t *o, const char *key, struct 
 	if (r < 0)
 		return r;
 	for (int i = 0; i < JOB_STATE__MAX; i++)
-		if (!strcmp(name, state_names[i])) {
+		if (!strcmp(name, job_state_name((enum job_state)i))) {
 			*ret = (enum job_state)i;
 			return 0;
 		}
@@ -475,7 +436,7 @@ static int decode_data_path(struct job *j, json_t *o, struct brumate_error *err)
 	if (r < 0 || !name)
 		return r;
 	for (int i = 0; i < JOB_DATA_PATH__MAX; i++)
-		if (!strcmp(name, data_path_names[i])) {
+		if (!strcmp(name, job_data_path_name((enum job_data_path)i))) {
 			j->data_path = (enum job_data_path)i;
 			return 0;
 		}

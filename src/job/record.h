@@ -11,68 +11,10 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "image/manifest.h"
 #include "job/request.h"
+#include "job/target.h"
 #include "process/process.h"
 #include "wire/wire.h"
-
-enum job_state {
-	JOB_CREATED, /* recorded, command not started yet */
-	JOB_RUNNING,
-	JOB_SUSPENDING,
-	JOB_SUSPENDED, /* alive, its GPUs empty */
-	JOB_RESUMING,
-	JOB_CHECKPOINTING,
-	JOB_CHECKPOINTED, /* saved on disk and stopped */
-	JOB_RESTORING,
-	JOB_EXITED,
-	JOB_LOST, /* ended without anybody seeing how, or by a failed operation */
-	JOB_STATE__MAX,
-};
-
-/** File in the job's directory where the init of its pid namespace notes how its root ended. */
-#define JOB_NAMESPACE_STATUS "namespace-status"
-/** File in the job's directory where CRIU logs the latest dump. */
-#define JOB_DUMP_LOG "dump.log"
-
-const char *job_state_name(enum job_state state);
-/** Whether an operation is under way in that state. */
-bool job_state_is_passing(enum job_state state);
-
-enum { JOB_ID_BYTES = 16, JOB_NAME_BYTES = 64, JOB_MESSAGE_BYTES = 512, JOB_EXIT_UNKNOWN = -1 };
-
-/** The program that moves the job's device memory. */
-enum job_data_path {
-	JOB_DATA_DRIVER, /* the driver alone */
-	JOB_DATA_BROKER, /* the broker, as far as the job's agents manage it; the driver what is left */
-	JOB_DATA_PATH__MAX,
-};
-const char *job_data_path_name(enum job_data_path path);
-
-/** The operation under way, as a shim needs to know it that takes the job over. */
-struct job_op {
-	char kind[16];	    /* "suspend", "checkpoint" …; empty: none */
-	bool was_suspended; /* the job was suspended when it began */
-	bool leave_running;
-	enum job_state before; /* restore: the state that the job goes back to where it fails */
-	char image_path
-		[1024]; /* checkpoint: where the committed image will be; restore: the image */
-	struct proc_id criu;
-};
-
-/** Device memory that a suspended or saved job needs again. */
-struct job_gpu {
-	char uuid[MANIFEST_UUID_BYTES];
-	char name[MANIFEST_NAME_BYTES];
-	uint64_t bytes; /* 0: visible to the job, but not used */
-};
-
-/** A member that stands still while its job is suspended. */
-struct job_stopped {
-	struct proc_id id;
-	bool gpu;	 /* the driver has put its GPU state away */
-	bool goes_first; /* has GPU state or an agent: it runs again before the others do */
-};
 
 enum { JOB_SCHEDULE_MS_MIN = 1000, JOB_SCHEDULE_DIR_BYTES = 1024 };
 #define JOB_SCHEDULE_MS_MAX (365ll * 86400 * 1000)
@@ -88,47 +30,25 @@ struct job_schedule {
 };
 
 struct job {
-	char id[JOB_ID_BYTES];	   /* 8 hexadecimal digits */
-	char name[JOB_NAME_BYTES]; /* unique among jobs that are there */
-	char *dir;		   /* absolute path of its directory */
-	enum job_state state;
+	/* What operations need; its members are the job's own. */
+	union {
+		struct target target;
+		struct target;
+	};
 	char created[32]; /* RFC 3339 */
-	uid_t uid;
-	gid_t gid;
-	char **argv;   /* NULL-terminated */
-	char **labels; /* labels.h; NULL: none */
+	char **argv;	  /* NULL-terminated */
+	char **labels;	  /* labels.h; NULL: none */
 	char *cwd;
-	char *log; /* absolute; NULL: none (taken in by pid) */
-	bool simulated, by_pid;
-	enum job_data_path data_path;
-	bool parked;	     /* suspended, its device memory left on the GPU */
-	uint64_t kept_bytes; /* running, with a host copy of what its memory was */
-	bool restored;	     /* its processes came out of a checkpoint */
-	char started_as
-		[JOB_ID_BYTES]; /* of a copy: the job as which its processes were started, by whose id their
-					   * agents and their environment go; empty: as this one */
-	struct proc_id root;  /* pid 0: none */
+	bool by_pid;	      /* was running when it was taken in, and has no log */
 	struct proc_id owner; /* the job ends with this process; pid 0: with none */
-	struct proc_id
-		command;     /* started by the root, which is our reaper; pid 0: the root is it */
-	struct proc_id init; /* init of its pid namespace; pid 0: lives in ours */
-	char boot_id[PROC_BOOT_ID_BYTES]; /* boot in which root and init are meant */
-	uint64_t pid_ns;		  /* pid namespace in which they are; 0: not known */
-	int exit_code;			  /* 0..255, 128+N after signal N; JOB_EXIT_UNKNOWN */
-	char *checkpoint;		  /* id of the latest checkpoint, or NULL */
-	char *checkpoint_path;		  /* its directory */
-	uint64_t sequence;		  /* highest of its checkpoints; 0: not known here */
-	char message[JOB_MESSAGE_BYTES];  /* why the last operation failed; empty */
-	struct job_gpu *gpus; /* all that its processes could see when it was last suspended */
-	size_t n_gpus;
-	struct job_op op;
-	struct job_stopped *stopped; /* by us, until it is resumed; written before they are */
-	size_t n_stopped;
 	struct job_schedule schedule;
 	int unsaved; /* errno of why what stands here could not be written to disk; 0: it could */
 };
 
-#define JOB_EMPTY ((struct job){ 0 })
+/** The job that owns @t, which is one. */
+extern const struct target_owner job_target_owner;
+
+#define JOB_EMPTY ((struct job){ .owned_by = &job_target_owner })
 void job_fini(struct job *j);
 DEFINE_AUTO_FINI(struct job, job_fini)
 

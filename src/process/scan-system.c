@@ -48,12 +48,12 @@ void scan_found(struct scan *s, enum scan_level level, const struct proc_info *p
 
 /* One of the files that an epoll watches. The kernel names it by the number that it had when it was added, and by how
  * many of that number come before it. */
-struct target {
+struct watched {
 	unsigned fd, before;
 };
 
 /* Like kcmp(2): 0 where @fd is it, above that where it is not; -1: unknown. */
-static long compare_target(const struct scan_fd *epoll, struct target t, int fd)
+static long compare_target(const struct scan_fd *epoll, struct watched t, int fd)
 {
 	const struct kcmp_epoll_slot slot = { .efd = (unsigned)epoll->fd,
 					      .tfd = t.fd,
@@ -65,7 +65,7 @@ static long compare_target(const struct scan_fd *epoll, struct target t, int fd)
 }
 
 /* CRIU looks for it among the files of the process that has the epoll. Without kcmp(2) it would not get so far. */
-static bool finds_target(const struct scan *s, const struct scan_fd *epoll, struct target t)
+static bool finds_target(const struct scan *s, const struct scan_fd *epoll, struct watched t)
 {
 	if (compare_target(epoll, t, (int)t.fd) == 0)
 		return true;
@@ -112,7 +112,7 @@ static void check_targets(struct scan *s, const struct scan_fd *epoll, const cha
 		}
 		seen = more;
 		p += strlen(word);
-		struct target t = { .fd = (unsigned)strtoul(p, NULL, 10) };
+		struct watched t = { .fd = (unsigned)strtoul(p, NULL, 10) };
 		for (size_t i = 0; i < n; i++)
 			t.before += seen[i] == t.fd;
 		seen[n] = t.fd;

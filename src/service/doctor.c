@@ -829,7 +829,7 @@ static int scan_process(struct doctor *d, struct proc_id root, struct brumate_er
 	auto_(op_fini) struct op op;
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
 
-	op_init(&op, "scan", &j, &nobody, NULL);
+	op_init(&op, "scan", &j.target, &nobody, NULL);
 	int r = op_find_gpus(&op, err);
 	if (r < 0 && r != -ESRCH) {
 		finding_error(d, FINDING_WARN, "driver", err);

@@ -843,7 +843,7 @@ static int kill_by_record(const struct job *j, int number, uint64_t grace_ms,
 		return r < 0 ? brumate_fail(err, -r, "process %d: %m", command.pid) : 0;
 	if (number == 0)
 		proc_wait_gone(command, deadline_in_ms(grace_ms));
-	r = job_kill_members(j, deadline_in_ms(END_TIMEOUT_MS));
+	r = target_kill_members(&j->target, deadline_in_ms(END_TIMEOUT_MS));
 	return r < 0 && r != -ESRCH ? brumate_fail(err, -r, "job %s: %m", j->id) : 0;
 }
 

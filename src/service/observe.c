@@ -83,7 +83,7 @@ static json_t *describe_needs(const struct job *j)
 
 static json_t *last_checkpoint(const struct job *j)
 {
-	auto_json json_t *counts = job_counts(j);
+	auto_json json_t *counts = job_counts(&j->target);
 	json_t *ms = json_object_get(json_object_get(counts, "checkpoint"), "last_ms");
 	char stamp[CLOCK_STAMP_BYTES];
 

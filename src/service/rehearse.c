@@ -87,7 +87,7 @@ int service_rehearse(const struct service_call *call, json_t *parameters, json_t
 
 	if (r == 0)
 		r = decode_request(&request, parameters, err);
-	op_init(&op, "rehearse", &job, &caller, &request);
+	op_init(&op, "rehearse", &job.target, &caller, &request);
 	if (r == 0)
 		r = access_store_there(&dir, parameters, err);
 	if (r == 0)

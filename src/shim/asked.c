@@ -50,7 +50,7 @@ static int make_checkpoint(struct shim *s, struct request *request, const struct
 	const struct progress_caller nobody = { 0 };
 	auto_(op_fini) struct op op;
 
-	op_init(&op, "checkpoint", &s->job, &nobody, request);
+	op_init(&op, "checkpoint", &s->job.target, &nobody, request);
 	shim_prepare_op(s, &op, request, conf);
 	mend_secure(s);
 	int r = engine_checkpoint(&op, err);

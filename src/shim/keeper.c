@@ -3,7 +3,7 @@
  * brumate-shim --keep JOBDIR: the keeper of a job (client/keeper.h), started with its listening socket as fd 3. It holds
  * file descriptors, and a lock by which anybody sees that it lives. Where the shim dies, which hangs up, it starts the
  * next one at once, as the next command would. It ends when nobody is connected and it holds nothing, or the process
- * that it watches has ended. With --keep-container DIR it is that of a container, and starts brumate-container instead.
+ * that it watches has ended. With a name of a program after it, that one is started in the place of the shim.
  */
 #include "shim/shim.h"
 
@@ -40,8 +40,8 @@ struct keep {
 	bool root_ended;
 	int clients[CLIENTS_MAX];
 	size_t n_clients;
-	const char *dir;   /* of the job; NULL: no shim is started */
-	bool is_container; /* it is of a container */
+	const char *dir;  /* of the job; NULL: no shim is started */
+	const char *heir; /* the program that is started in the place of the shim; NULL: the shim */
 	uint64_t start_ns; /* when to look for a shim, while nobody is connected */
 	int pause_ms;	   /* until it is looked for again */
 	unsigned looks_alone;
@@ -214,12 +214,12 @@ static int take_lock(const char *dir)
 	return fd;
 }
 
-/* A container needs a successor of its helper only while it is being checkpointed. */
+/* An owner that is no shim needs a successor only as long as it has noted that. */
 static bool wants_next(const struct keep *k)
 {
-	auto_free char *note = k->is_container ? path_format("%s/" KEEPER_HEIR_NOTE, k->dir) : NULL;
+	auto_free char *note = k->heir ? path_format("%s/" KEEPER_HEIR_NOTE, k->dir) : NULL;
 
-	return !k->is_container || (note && access(note, F_OK) == 0);
+	return !k->heir || (note && access(note, F_OK) == 0);
 }
 
 /* Whether the shim has died. One that lives will connect. */
@@ -237,9 +237,8 @@ static void call_next_shim(struct keep *k)
 
 	if (deadline_left_ms(k->start_ns) > 0 || !has_lost_shim(k))
 		return;
-	log_warn("the %s has ended, starting another: dir=%s", k->is_container ? "helper" : "shim",
-		 k->dir);
-	if ((k->is_container ? keeper_start_heir(k->dir, &err) : shim_start(k->dir, &err)) < 0)
+	log_warn("the %s has ended, starting another: dir=%s", k->heir ? "helper" : "shim", k->dir);
+	if ((k->heir ? keeper_start_heir(k->heir, k->dir, &err) : shim_start(k->dir, &err)) < 0)
 		log_error("none can be started: reason=\"%s\"", err.text);
 	reserve_fill();
 	k->start_ns = deadline_in_ms((uint64_t)k->pause_ms);
@@ -265,11 +264,9 @@ static bool go_on_alone(struct keep *k)
 	return k->n || (k->root_fd >= 0 && k->looks_alone++ < LOOKS_ALONE);
 }
 
-int keep_run(const char *dir, bool is_container)
+int keep_run(const char *dir, const char *heir)
 {
-	struct keep k = {
-		.root_fd = -1, .dir = dir, .is_container = is_container, .pause_ms = PAUSE_MS
-	};
+	struct keep k = { .root_fd = -1, .dir = dir, .heir = heir, .pause_ms = PAUSE_MS };
 	auto_close int lock_fd = take_lock(dir);
 	bool met = false;
 	int ready;

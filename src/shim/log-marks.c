@@ -102,7 +102,7 @@ static void shorten(struct shim *s, const struct stat *st)
 	if (!m->keep_bytes || size <= m->keep_bytes ||
 	    on_disk <= m->keep_bytes + m->keep_bytes / 4 + KEEP_SLACK_BYTES)
 		return;
-	auto_close int fd = job_log_open(&s->job, false, &err);
+	auto_close int fd = job_log_open(&s->job.target, false, &err);
 	if (fd >= 0 && fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
 				 (off_t)((size - m->keep_bytes) / PAGE_BYTES * PAGE_BYTES)) < 0)
 		brumate_fail(&err, errno, "%s: %m", m->log);

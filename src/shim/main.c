@@ -194,10 +194,9 @@ static void look_after_vault(struct watch *w)
 
 	pthread_mutex_lock(&s->lock);
 	if (!s->busy) {
-		const struct keeper_owner owner = op_owner(&s->job);
 
 		if (!s->job.root.pid && s->vault.n_pieces)
-			vault_clear(&s->vault, &owner);
+			vault_clear(&s->vault, &s->job.target);
 		/* One that has gone is replaced by mend.c, one that nobody needs ends when it is hung up on. */
 		if (vault_is_alone(&s->vault))
 			keeper_close(&s->vault.keeper);
@@ -496,9 +495,7 @@ int main(int argc, char **argv)
 	if (argc == 2 && !strcmp(argv[1], "--steps"))
 		return print_steps();
 	if (argc >= 2 && !strcmp(argv[1], "--keep"))
-		return keep_run(argv[2], false);
-	if (argc == 3 && !strcmp(argv[1], "--keep-container"))
-		return keep_run(argv[2], true);
+		return keep_run(argv[2], argc > 3 ? argv[3] : NULL);
 	limits_raise_files();
 	limits_lower_score();
 	reserve_fill();

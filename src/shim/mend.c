@@ -35,10 +35,9 @@ static bool is_wanted(const struct shim *s)
 
 static void get_keeper(struct shim *s)
 {
-	const struct keeper_owner owner = op_owner(&s->job);
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (vault_guard(&s->vault, &owner, &err) == 0)
+	if (vault_guard(&s->vault, &s->job.target, &err) == 0)
 		return;
 	log_error("%s: job=%s reason=\"%s\"",
 		  s->vault.n_pieces ? "device memory is held by the shim alone"
@@ -64,7 +63,7 @@ static int take_vault(struct shim *s, struct op *op, struct brumate_error *err)
 {
 	if (!s->held_unknown)
 		return 0;
-	int r = vault_load(&s->vault, &op->data.owner, err);
+	int r = vault_load(&s->vault, op->target, err);
 	if (r == -EBADMSG && has_all_it_is(&s->job)) {
 		log_error("memory of job %s that is held is not known: reason=\"%s\"", s->job.id,
 			  err->text);
@@ -82,7 +81,7 @@ void mend_job(struct shim *s, const char *kind)
 	const struct progress_caller nobody = { 0 };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	op_init(&op, kind, &s->job, &nobody, NULL);
+	op_init(&op, kind, &s->job.target, &nobody, NULL);
 	op.data.vault = &s->vault;
 	int r = take_vault(s, &op, &err);
 	if (r == 0)

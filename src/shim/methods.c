@@ -137,11 +137,11 @@ static int open_image(struct op *op, json_t *parameters, struct brumate_error *e
 		return r;
 	if (!path == !(url && remote))
 		return wire_fail_parameter(err, "path", "expected either path, or url and remote");
-	snprintf(op->restore.of, sizeof(op->restore.of), "%s", of ? of : op->job->id);
+	snprintf(op->restore.of, sizeof(op->restore.of), "%s", of ? of : op->target->id);
 	if (path)
 		return store_open(&op->restore.image, NULL, path, err);
-	const struct fetched_for what = { op->job, op->restore.of, &op->progress,
-						 &op->restore.image };
+	const struct fetched_for what = { op->target, op->restore.of, &op->progress,
+					  &op->restore.image };
 	return fetched_open(&op->restore.fetched, &what, url, remote, err);
 }
 
@@ -158,9 +158,9 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 		&op->restore
 			 .image); /* before the reply, after which the caller may remove the checkpoint */
 	if (r < 0) {
-		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->job->id, err->text);
+		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->target->id, err->text);
 		op_count(op, r);
-		event_add_failure(op->job, op->kind, err->text);
+		event_add_failure(op->target, op->kind, err->text);
 		if (err->code == EPIPE)
 			err->code = EIO; /* the caller would take EPIPE for the end of this shim */
 		shim_end(s);
@@ -169,7 +169,7 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 	op_finish(op);
 	auto_json json_t *reply = json_pack("{s:o}", "summary", op_summary(op));
 	if (what->where == REQUEST_RESTORE && reply) {
-		json_object_set_new(reply, "job", job_to_json(op->job));
+		json_object_set_new(reply, "job", job_to_json(&s->job));
 		json_object_set_new(reply, "log_bytes",
 				    json_integer((json_int_t)op->restore.log_bytes));
 	}
@@ -228,7 +228,7 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 	auto_(op_fini) struct op op;
 	int r = request_decode(&request, what->where, parameters, err);
 
-	op_init(&op, what->kind, &s->job, &caller, &request);
+	op_init(&op, what->kind, &s->job.target, &caller, &request);
 	if (r == 0 && what->where == REQUEST_CHECKPOINT)
 		r = wire_get_bool(parameters, "unnamed", &request.unnamed, err);
 	if (r == 0)
@@ -312,7 +312,7 @@ static int start_command(struct job *job, char *const *env, struct brumate_error
 	int r;
 
 	if (job->data_path == JOB_DATA_BROKER) {
-		r = job_make_agent_dir(job, err);
+		r = job_make_agent_dir(&job->target, err);
 		if (r == 0)
 			r = agent_environment(&own, &first, job, env, err);
 	} else {
@@ -397,8 +397,7 @@ static int method_release(void *arg, struct wire_call_context *call, json_t *par
 	(void)parameters;
 	if (r < 0)
 		return r;
-	const struct keeper_owner owner = op_owner(&s->job);
-	vault_clear(&s->vault, &owner);
+	vault_clear(&s->vault, &s->job.target);
 	r = job_release(&s->job, err);
 	if (r < 0) {
 		shim_end(s);
@@ -492,7 +491,7 @@ static void leave_gpu(struct shim *s)
 	auto_(op_fini) struct op op;
 	const struct progress_caller nobody = { 0 };
 
-	op_init(&op, "kill", &s->job, &nobody, NULL);
+	op_init(&op, "kill", &s->job.target, &nobody, NULL);
 	op.data.vault = &s->vault;
 	if (shim_begin(s, "kill", IN(JOB_RUNNING), NULL) < 0)
 		return;
@@ -523,7 +522,7 @@ static int end_job(struct shim *s, struct wire_call_context *call, const struct 
 
 	if (grace_ms) {
 		signal_members(seen, &members, SIGTERM);
-		standstill_wake(seen);
+		standstill_wake(&seen->target);
 		await_end(s, call, command_fd, grace_ms);
 	}
 	leave_gpu(s);
@@ -637,7 +636,7 @@ static int method_scan(void *arg, struct wire_call_context *call, json_t *parame
 	int r = shim_begin(s, "scan", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err);
 
 	(void)parameters;
-	op_init(&op, "scan", &s->job, &nobody, NULL);
+	op_init(&op, "scan", &s->job.target, &nobody, NULL);
 	if (r < 0)
 		return r;
 	op.data.vault = &s->vault;
@@ -692,7 +691,7 @@ static int method_memory(void *arg, struct wire_call_context *call, json_t *para
 	int r = shim_begin(s, "scan", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err);
 
 	(void)parameters;
-	op_init(&op, "scan", &s->job, &(struct progress_caller){ 0 }, NULL);
+	op_init(&op, "scan", &s->job.target, &(struct progress_caller){ 0 }, NULL);
 	op.data.vault = &s->vault;
 	if (r < 0)
 		return r;

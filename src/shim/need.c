@@ -33,7 +33,7 @@ void need_init(struct shim *s)
 static void listen_beside_agents(struct shim *s)
 {
 	struct shim_need *n = &s->need;
-	auto_free char *dir = job_agent_dir(&s->job);
+	auto_free char *dir = job_agent_dir(&s->job.target);
 	auto_close int dir_fd = dir ? agent_dir_open(dir) : -1;
 
 	if (dir_fd < 0)

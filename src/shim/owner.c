@@ -21,14 +21,14 @@ static int end_processes(struct shim *s, struct brumate_error *err)
 	const struct progress_caller nobody = { 0 };
 	struct job *job = &s->job;
 
-	op_init(&op, "end", job, &nobody, NULL);
+	op_init(&op, "end", &job->target, &nobody, NULL);
 	op.data.vault = &s->vault;
 	if (!job->root.pid || job_has_ended(job))
 		return 0;
 	/* Off the GPU first, as kill does it. */
 	if (job->state == JOB_RUNNING && job->restored && op_find_gpus(&op, NULL) == 0)
 		step_discard_gpus(&op);
-	int r = job_kill_members(job, deadline_in_ms(KILL_TIMEOUT_MS));
+	int r = target_kill_members(&job->target, deadline_in_ms(KILL_TIMEOUT_MS));
 	return r < 0 && r != -ESRCH ? brumate_fail(err, -r, "its processes: %m") : 0;
 }
 
@@ -48,12 +48,11 @@ static void remove_checkpoint(const struct job *job)
 
 static int end_and_remove(struct shim *s, struct brumate_error *err)
 {
-	const struct keeper_owner owner = op_owner(&s->job);
 	int r = end_processes(s, err);
 
 	if (r < 0)
 		return r;
-	vault_clear(&s->vault, &owner);
+	vault_clear(&s->vault, &s->job.target);
 	remove_checkpoint(&s->job);
 	return job_remove(&s->job, true, err);
 }

@@ -57,7 +57,7 @@ void prepare_init(struct shim *s)
 		return;
 	s->prepare.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 	s->prepare.may_open = conf.prepare_gpu && !s->job.by_pid;
-	s->prepare.room.at.dir = s->prepare.may_open ? job_agent_dir(&s->job) : NULL;
+	s->prepare.room.at.dir = s->prepare.may_open ? job_agent_dir(&s->job.target) : NULL;
 	room_tell(&s->prepare.room.at, NULL, 0); /* of a predecessor's */
 }
 
@@ -91,8 +91,7 @@ static uint64_t find_kept(const struct shim *s, bool *ret_spare)
 static void give_spare_back(struct shim *s)
 {
 	pthread_mutex_lock(&s->lock);
-	const struct keeper_owner owner = op_owner(&s->job);
-	const bool given = !s->busy && vault_drop_spare(&s->vault, &owner);
+	const bool given = !s->busy && vault_drop_spare(&s->vault, &s->job.target);
 	if (given) {
 		s->job.kept_bytes = 0;
 		job_save(&s->job, NULL);

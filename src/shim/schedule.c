@@ -130,7 +130,7 @@ static int make_request(struct request *ret, const struct job *job, const struct
 static void note_failure(struct job *job, const struct brumate_error *err)
 {
 	log_warn("a scheduled checkpoint failed: job=%s reason=\"%s\"", job->id, err->text);
-	event_add_failure(job, "checkpoint by schedule", err->text);
+	event_add_failure(&job->target, "checkpoint by schedule", err->text);
 	snprintf(job->message, sizeof(job->message), "scheduled checkpoint: %s", err->text);
 	snprintf(job->schedule.failure, sizeof(job->schedule.failure), "%s", err->text);
 	job_save(job, NULL);
@@ -161,7 +161,7 @@ static void *make_checkpoint(void *arg)
 	int r = conf_load(&conf, &err);
 	if (r == 0)
 		r = make_request(&request, &s->job, &conf, &err);
-	op_init(&op, "checkpoint", &s->job, &caller, &request);
+	op_init(&op, "checkpoint", &s->job.target, &caller, &request);
 	shim_prepare_op(s, &op, &request, &conf);
 	if (r == 0)
 		r = engine_checkpoint(&op, &err);
@@ -255,7 +255,7 @@ static void tell_event(const struct job *job)
 {
 	const struct job_schedule *schedule = &job->schedule;
 
-	event_add(job, "schedule",
+	event_add(&job->target, "schedule",
 		  json_pack("{s:I,s:i,s:I}", "every_ms", (json_int_t)schedule->every_ms,
 			    "keep_last", (int)schedule->keep_last, "keep_within_ms",
 			    (json_int_t)schedule->keep_within_ms));

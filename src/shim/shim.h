@@ -194,8 +194,8 @@ int driver_job_environment(char ***ret, size_t *ret_own, char *const *env,
 int agent_environment(char ***ret, size_t *ret_own, const struct job *job, char *const *env,
 		      struct brumate_error *err);
 
-/** Runs the keeper of the job, or container, whose directory @dir is (NULL: of none). Returns its exit code. */
-int keep_run(const char *dir, bool is_container);
+/** Runs the keeper of the owner whose directory @dir is (NULL: of none). @heir: the program that is started in the place of a shim; NULL: the shim. Returns its exit code. */
+int keep_run(const char *dir, const char *heir);
 
 /** The exit code that a wait status comes to: 128+N after signal N. */
 int spawn_exit_code(int status);

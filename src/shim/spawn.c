@@ -63,15 +63,14 @@ int agent_environment(char ***ret, size_t *ret_own, const struct job *job, char 
 	while (env[n])
 		n++;
 	auto_free char **all = calloc(n + 3, sizeof(*all));
-	auto_free char *dir = job_agent_dir(job);
+	auto_free char *dir = job_agent_dir(&job->target);
 	auto_free char *library = preload_entry(env);
 	auto_free char *variable = dir ? path_format("%s%s", agent_dir, dir) : NULL;
 
 	if (!all || !variable)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (!library)
-		return brumate_fail(err, ENOENT, "%s is not installed",
-				    gpu_vendor()->interposer);
+		return brumate_fail(err, ENOENT, "%s is not installed", gpu_vendor()->interposer);
 	for (size_t i = 0; i < n; i++)
 		if (!is_of(env[i], preload) && !is_of(env[i], agent_dir))
 			all[kept++] = env[i];
@@ -106,8 +105,7 @@ static bool driver_has_jobs(bool simulated)
 	auto_free struct broker_info *info = calloc(1, sizeof(*info));
 
 	return info && broker_client_open(&broker, simulated, NULL) == 0 &&
-	       broker_client_info(&broker, info, NULL) == 0 &&
-	       info->device.features & DEV_JOB_FILE;
+	       broker_client_info(&broker, info, NULL) == 0 && info->device.features & DEV_JOB_FILE;
 }
 
 char *driver_job_tool(const struct job *job, char *const *env)
@@ -156,10 +154,10 @@ struct child {
 	int job_file_fd;
 	gid_t *groups;
 	size_t n_groups;
-	int log_fd;    /* of the job's output */
-	char *reaper;  /* path of its program */
+	int log_fd;   /* of the job's output */
+	char *reaper; /* path of its program */
 	int report_fd; /* closed once both processes run their programs, else gets errno and the place */
-	int go_fd;     /* readable once the record names the child; at its end the shim is gone */
+	int go_fd; /* readable once the record names the child; at its end the shim is gone */
 };
 
 struct report {
@@ -254,7 +252,8 @@ static _Noreturn void run_tool(const struct child *c)
 	    dup2(c->log_fd, 2) == 2) {
 		close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
 		execve(c->tool,
-		       (char *[]){ (char *)v->tool, (char *)v->option, shell, option, script, NULL },
+		       (char *[]){ (char *)v->tool, (char *)v->option, shell, option, script,
+				   NULL },
 		       environ);
 	}
 	_exit(EXIT_OURS);
@@ -428,7 +427,9 @@ int spawn_job(struct job *job, char *const *env, const char *tool, struct brumat
 {
 	auto_free gid_t *groups = NULL;
 	auto_free char *reaper = path_find_helper(REAPER_PROGRAM);
-	struct child c = { .job = job, .env = env, .reaper = reaper, .tool = tool, .job_file_fd = -1 };
+	struct child c = {
+		.job = job, .env = env, .reaper = reaper, .tool = tool, .job_file_fd = -1
+	};
 	int report[2], go[2], r;
 
 	if (!reaper)
@@ -438,7 +439,7 @@ int spawn_job(struct job *job, char *const *env, const char *tool, struct brumat
 	c.groups = groups;
 	if (tool)
 		c.job_file = last_entry(env);
-	auto_close int log_fd = job_log_open(job, false, err);
+	auto_close int log_fd = job_log_open(&job->target, false, err);
 	if (log_fd < 0)
 		return log_fd;
 	c.log_fd = log_fd;

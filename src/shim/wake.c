@@ -46,7 +46,7 @@ void wake_init(struct shim *s)
 static void listen_beside_agents(struct shim *s)
 {
 	struct shim_wake *w = &s->wake;
-	auto_free char *dir = job_agent_dir(&s->job);
+	auto_free char *dir = job_agent_dir(&s->job.target);
 	auto_close int dir_fd = dir ? agent_dir_open(dir) : -1;
 
 	if (dir_fd < 0)
@@ -97,7 +97,7 @@ static void note_failure(struct shim *s, const struct brumate_conf *conf,
 	w->stuck = stuck;
 	log_warn("a job is asked for and cannot be resumed yet: job=%s reason=\"%s\"", job->id,
 		 err->text);
-	event_add_failure(job, stuck ? "wake, which is stuck" : "wake", err->text);
+	event_add_failure(&job->target, stuck ? "wake, which is stuck" : "wake", err->text);
 	snprintf(job->message, sizeof(job->message), "%s", text);
 	job_save(job, NULL);
 }
@@ -106,7 +106,7 @@ static void tell_event(const struct shim *s)
 {
 	const struct shim_wake *w = &s->wake;
 
-	event_add(&s->job, "wake",
+	event_add(&s->job.target, "wake",
 		  json_pack("{s:s,s:i,s:f}", "call", w->call, "pid", (int)w->pid, "seconds",
 			    waited_s(w)));
 }
@@ -117,8 +117,8 @@ static int look_for_room(struct op *op, struct brumate_error *err)
 	int r = gpu_set_open(&op->gpus, err);
 
 	if (r == 0)
-		r = placement_map(op->job, &op->gpus, &op->progress, err);
-	return r < 0 ? r : placement_check_room(op->job, &op->gpus, op->data.vault, err);
+		r = placement_map(op->target, &op->gpus, &op->progress, err);
+	return r < 0 ? r : placement_check_room(op->target, &op->gpus, op->data.vault, err);
 }
 
 static bool is_stopped(const struct shim *s)
@@ -133,7 +133,7 @@ static int make_room(struct shim *s, const struct brumate_conf *conf, struct bru
 	auto_(op_fini) struct op op;
 	int r = turn_take(&s->wake.turn, &s->job, s->wake.since_ns), left = 1;
 
-	op_init(&op, "resume", &s->job, &nobody, NULL);
+	op_init(&op, "resume", &s->job.target, &nobody, NULL);
 	op.data.vault = &s->vault;
 	if (r < 0)
 		log_warn("job %s waits for room without a turn: reason=\"%s\"", s->job.id,
@@ -169,7 +169,7 @@ static void *resume(void *arg)
 	if (r == 0)
 		r = make_room(s, &conf, &err);
 	const bool tried = r == 0;
-	op_init(&op, "resume", &s->job, &caller, &request);
+	op_init(&op, "resume", &s->job.target, &caller, &request);
 	shim_prepare_op(s, &op, &request, &conf);
 	if (r == 0)
 		r = engine_resume(&op, &err);

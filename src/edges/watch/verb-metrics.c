@@ -67,7 +67,7 @@ static void add_counts(json_t *job)
 	json_t *memory = device_memory(&j);
 	if (memory)
 		json_object_set_new(job, "device_memory_bytes", memory);
-	json_object_set_new(job, "counts", job_counts(&j));
+	json_object_set_new(job, "counts", job_counts(&j.target));
 }
 
 /* The list @key that @method replies with (owned), NULL where it could not be made. */

@@ -101,7 +101,7 @@ static inline void end_broker(struct broker_client *b)
 }
 
 /* A process with 8 MiB of device memory, which it checks when asked to. */
-struct target {
+struct node_target {
 	pid_t pid;
 	int to, from;
 };
@@ -148,7 +148,7 @@ static inline void target_run(int in, int out)
 	}
 }
 
-static inline struct target target_start(void)
+static inline struct node_target target_start(void)
 {
 	int to[2], from[2];
 	char c;
@@ -166,11 +166,11 @@ static inline struct target target_start(void)
 	close(to[0]);
 	close(from[1]);
 	CHECK(read(from[0], &c, 1) == 1 && c == 'r');
-	return (struct target){ pid, to[1], from[0] };
+	return (struct node_target){ pid, to[1], from[0] };
 }
 
 /* Its calls work and its data is right. */
-static inline void target_check(const struct target *t)
+static inline void target_check(const struct node_target *t)
 {
 	struct pollfd p = { .fd = t->from, .events = POLLIN };
 	char c;
@@ -180,7 +180,7 @@ static inline void target_check(const struct target *t)
 	CHECK(read(t->from, &c, 1) == 1 && c == 'k');
 }
 
-static inline void target_end(struct target *t)
+static inline void target_end(struct node_target *t)
 {
 	int status;
 

@@ -49,7 +49,7 @@ static void test_info(struct broker_info *info)
 	CHECK(gpus[0].total_bytes > 0 && gpus[0].used_bytes == 0 && !gpus[0].partitioned);
 }
 
-static void test_states(const struct target *t)
+static void test_states(const struct node_target *t)
 {
 	pid_t pids[] = { getpid(), t->pid, 1 << 22 };
 	struct dev_process p[3];
@@ -62,7 +62,8 @@ static void test_states(const struct target *t)
 	CHECK(broker_client_state(&b, pids, 0, p, NULL) == 0);
 }
 
-static void test_cycle_onto_the_other_gpu(const struct target *t, const struct broker_info *info)
+static void test_cycle_onto_the_other_gpu(const struct node_target *t,
+					  const struct broker_info *info)
 {
 	struct broker_outcome o;
 	struct dev_process p;
@@ -87,7 +88,7 @@ static void test_cycle_onto_the_other_gpu(const struct target *t, const struct b
 	target_check(t);
 }
 
-static void test_refusals(const struct target *t)
+static void test_refusals(const struct node_target *t)
 {
 	struct broker_outcome o[2];
 	struct brumate_error err;
@@ -108,7 +109,7 @@ static void test_refusals(const struct target *t)
 }
 
 /* Calls on several processes run at the same time. */
-static void test_parallel(struct target *t, size_t n)
+static void test_parallel(struct node_target *t, size_t n)
 {
 	struct broker_outcome o[3];
 	pid_t pids[3];
@@ -131,7 +132,7 @@ static void test_parallel(struct target *t, size_t n)
 }
 
 /* A call that is late is told as such, and its process is busy until it has ended. */
-static void test_deadline(const struct target *t)
+static void test_deadline(const struct node_target *t)
 {
 	struct broker_outcome o;
 
@@ -148,7 +149,7 @@ static void test_deadline(const struct target *t)
 }
 
 /* A second act on a busy process waits for the first, then does its work. */
-static void test_second_act_waits(const struct target *t)
+static void test_second_act_waits(const struct node_target *t)
 {
 	CHECK(act(t->pid, DEV_LOCK, 5000) == 0);
 	node_sim_fault("target:checkpoint:*:delay=400");
@@ -165,7 +166,7 @@ static void set_fault(const char *text)
 }
 
 /* The driver does not answer about a stopped process; the broker does, and serves the others. */
-static void test_stopped(const struct target *t, const struct target *other)
+static void test_stopped(const struct node_target *t, const struct node_target *other)
 {
 	pid_t pids[] = { t->pid, other->pid };
 	struct dev_process p[2];
@@ -181,7 +182,7 @@ static void test_stopped(const struct target *t, const struct target *other)
 	target_check(t);
 }
 
-static void test_injected_faults(const struct target *t)
+static void test_injected_faults(const struct node_target *t)
 {
 	struct broker_outcome o;
 	struct brumate_error err;
@@ -197,7 +198,7 @@ static void test_injected_faults(const struct target *t)
 }
 
 /* The caller goes away in the middle: the call ends as if it were there. */
-static void test_caller_gone(const struct target *t)
+static void test_caller_gone(const struct node_target *t)
 {
 	struct broker_client other = BROKER_CLIENT_EMPTY;
 	auto_json json_t *call = json_pack("{s:s, s:{s:s, s:[i], s:i}}", "method",
@@ -223,7 +224,7 @@ static void *checkpoint_slowly(void *arg)
 {
 	struct broker_client other = BROKER_CLIENT_EMPTY;
 	struct broker_outcome o;
-	const struct target *t = arg;
+	const struct node_target *t = arg;
 
 	CHECK(broker_client_open(&other, true, NULL) == 0);
 	CHECK(broker_client_act(&other, DEV_DO_CHECKPOINT, &t->pid, 1, 10000, NULL, 0, &o, NULL) ==
@@ -233,7 +234,7 @@ static void *checkpoint_slowly(void *arg)
 }
 
 /* The broker dies in the middle: callers are told, the next broker takes over, the process lives. */
-static void test_broker_killed(struct target *t)
+static void test_broker_killed(struct node_target *t)
 {
 	pid_t pid = broker_client_pid(&b);
 	pthread_t thread;
@@ -263,7 +264,7 @@ int main(void)
 {
 	struct broker_info info;
 	struct brumate_error err;
-	struct target t[3];
+	struct node_target t[3];
 
 	node_start();
 	for (int i = 0; i < 3; i++)

@@ -162,7 +162,8 @@ static void test_directory_made_anew(void)
 	broker_client_close(&old);
 	wait_gone(pid, 5000);
 	CHECK(has_socket());
-	CHECK(broker_client_reopen(&fresh, NULL) == 0 && broker_client_info(&fresh, &info, NULL) == 0);
+	CHECK(broker_client_reopen(&fresh, NULL) == 0 &&
+	      broker_client_info(&fresh, &info, NULL) == 0);
 	end_broker(&fresh);
 }
 
@@ -178,7 +179,7 @@ static void test_terminated(void)
 {
 	struct broker_client b = BROKER_CLIENT_EMPTY;
 	struct broker_outcome o;
-	struct target t = target_start();
+	struct node_target t = target_start();
 	pthread_t thread;
 
 	open_broker(&b);

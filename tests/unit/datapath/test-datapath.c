@@ -23,6 +23,8 @@ static uint64_t piece_bytes(size_t i)
 
 /* ---- the agent ---- */
 
+static const struct target_owner test_owner;
+static struct target owner;
 static struct datapath d;
 static struct vault vault;
 static struct set set; /* its memory; fd -1: unmapped */
@@ -64,7 +66,8 @@ static size_t export_pieces(const struct agent_request *request, int *fds,
 		reply->error = -EIO;
 		return 0;
 	}
-	if (second && second_turn == EXPORTS_LATE) /* what the first turn gave is copied meanwhile */
+	if (second &&
+	    second_turn == EXPORTS_LATE) /* what the first turn gave is copied meanwhile */
 		CHECK(move_wait_copied(&d, 0, COPIED_MS) > 0);
 	for (size_t i = 0; i < request->n; i++)
 		fds[i] = set.fds[request->ids[i] - 1];
@@ -189,10 +192,14 @@ static void begin(void)
 	wants_to_stop = false;
 	progress_init(&progress, &caller, 0);
 	must(proc_identify(&self, getpid(), &err), &err);
-	d = (struct datapath){ .owner = { .id = "container", .dir = node_dir, .root = self },
+	owner = (struct target){ .owned_by = &test_owner,
+				 .id = "container",
+				 .dir = node_dir,
+				 .root = self,
+				 .simulated = true };
+	d = (struct datapath){ .target = &owner,
 			       .agent_dir = path_format("%s/agents", node_dir),
 			       .uses_agents = true,
-			       .simulated = true,
 			       .vault = &vault,
 			       .progress = &progress,
 			       .lock_timeout_ms = 1000 };

@@ -16,6 +16,7 @@ enum { PIECES = 3, SEGMENTS = 2 };
 #define CHUNK (2ull << 20)
 
 static char dir[] = "/tmp/brumate-kept-XXXXXX";
+static const struct target_owner test_owner;
 
 static struct vault_piece *make_pieces(void)
 {
@@ -59,7 +60,7 @@ static struct vault suspended(bool whole)
 /* As after a resume, and when the job is parked again with the same pieces. */
 static struct vault parked_again(void)
 {
-	struct keeper_owner owner = { .id = "0123abcd", .dir = dir };
+	struct target owner = { .owned_by = &test_owner, .id = "0123abcd", .dir = dir };
 	struct vault h = suspended(true);
 
 	CHECK(vault_make_baseline(&h, NULL));
@@ -141,7 +142,7 @@ static void test_shared(void)
 /* The table tells the next shim what is kept. */
 static void test_table(void)
 {
-	struct keeper_owner owner = { .id = "0123abcd", .dir = dir };
+	struct target owner = { .owned_by = &test_owner, .id = "0123abcd", .dir = dir };
 	struct vault h = suspended(true), again = VAULT_EMPTY;
 	struct brumate_error err;
 	size_t segments = 0;

@@ -20,6 +20,7 @@
 enum { PIECES = 150, SEGMENTS = 3 };
 
 static char dir[] = "/tmp/brumate-held-XXXXXX";
+static const struct target_owner test_owner;
 
 static int memory(unsigned n)
 {
@@ -37,15 +38,15 @@ static unsigned what(int fd)
 	return n;
 }
 
-static struct keeper_owner this_owner(void)
+static struct target this_owner(void)
 {
-	struct keeper_owner owner = { .id = "0123abcd", .dir = dir };
+	struct target owner = { .owned_by = &test_owner, .id = "0123abcd", .dir = dir };
 
 	CHECK(proc_identify(&owner.root, getpid(), NULL) == 0);
 	return owner;
 }
 
-static void fill(struct vault *h, const struct keeper_owner *owner)
+static void fill(struct vault *h, const struct target *owner)
 {
 	h->pieces = calloc(PIECES, sizeof(*h->pieces));
 	h->copy.segments = calloc(SEGMENTS, sizeof(int));
@@ -79,7 +80,7 @@ static void expect_same(const struct vault *h, bool device)
 
 static void successor_takes_over(void)
 {
-	struct keeper_owner owner = this_owner();
+	struct target owner = this_owner();
 	struct vault h = VAULT_EMPTY, next = VAULT_EMPTY;
 	struct proc_id keeper;
 	size_t first;
@@ -107,7 +108,7 @@ static void successor_takes_over(void)
 
 static void dead_keeper_is_replaced(void)
 {
-	struct keeper_owner owner = this_owner();
+	struct target owner = this_owner();
 	struct vault h = VAULT_EMPTY, next = VAULT_EMPTY;
 	struct proc_id keeper;
 
@@ -126,7 +127,7 @@ static void dead_keeper_is_replaced(void)
 
 static void half_a_copy_is_none(void)
 {
-	struct keeper_owner owner = this_owner();
+	struct target owner = this_owner();
 	struct vault h = VAULT_EMPTY, next = VAULT_EMPTY;
 	const struct keeper_tag tag = { KEEPER_HOST, 0, 1 };
 
@@ -142,7 +143,7 @@ static void half_a_copy_is_none(void)
 /* A shim that died before it had written the table, and after it had removed it, leaves nothing at the keeper. */
 static void keeper_lets_go_of_what_no_table_names(void)
 {
-	struct keeper_owner owner = this_owner();
+	struct target owner = this_owner();
 	struct vault h = VAULT_EMPTY, next = VAULT_EMPTY;
 	struct proc_id keeper;
 
@@ -158,7 +159,7 @@ static void keeper_lets_go_of_what_no_table_names(void)
 /* A copy that the table does not call whole is let go of; with the pieces gone, too, the keeper ends. */
 static void keeper_lets_go_of_half_a_copy(void)
 {
-	struct keeper_owner owner = this_owner();
+	struct target owner = this_owner();
 	struct vault h = VAULT_EMPTY, next = VAULT_EMPTY;
 	struct proc_id keeper;
 
@@ -176,7 +177,7 @@ static void keeper_lets_go_of_half_a_copy(void)
 /* Its fds are with who asked by then. */
 static void keeper_dies_before_it_lets_go(void)
 {
-	struct keeper_owner owner = this_owner();
+	struct target owner = this_owner();
 	struct vault h = VAULT_EMPTY, next = VAULT_EMPTY;
 	auto_free char *fault_file = path_format("%s/fault", dir);
 	const char fault[] = "vault.given kill:keeper\n";
@@ -197,7 +198,7 @@ static void keeper_dies_before_it_lets_go(void)
 /* A connection that broke is no reason to leave anything there. */
 static void keeper_is_emptied_over_another_connection(void)
 {
-	struct keeper_owner owner = this_owner();
+	struct target owner = this_owner();
 	struct vault h = VAULT_EMPTY;
 	struct proc_id keeper;
 

@@ -138,7 +138,8 @@ int main(void)
 	CHECK(pthread_create(&s.thread, NULL, accept_all, &s) == 0);
 
 	struct gpu_process self = { .dev.state = DEV_STATE_NONE };
-	struct gpu_set set = { .job = "test", .items = &self, .n = 1, .broker_is_open = true };
+	const struct target target = { .id = "test" };
+	struct gpu_set set = { .target = &target, .items = &self, .n = 1, .broker_is_open = true };
 	set.broker = BROKER_CLIENT_EMPTY;
 	CHECK(proc_identify(&self.id, getpid(), &err) == 0);
 	CHECK(wire_connect(&set.broker.wire, path, &err) == 0);

@@ -23,7 +23,8 @@ int gpu_set_open(struct gpu_set *s, struct brumate_error *err)
 	return 0;
 }
 
-int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err)
+int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret_n,
+		       struct brumate_error *err)
 {
 	if (broken)
 		return brumate_fail(err, broken, "broker: %m");
@@ -63,7 +64,7 @@ static void put_gpu(const char *uuid, const char *name, uint64_t used_gib)
 	snprintf(gpu->name, sizeof(gpu->name), "%s", name);
 }
 
-static void saw(struct job *job, const char *uuid, const char *name, uint64_t gib)
+static void saw(struct target *job, const char *uuid, const char *name, uint64_t gib)
 {
 	struct job_gpu *gpu = &job->gpus[job->n_gpus++];
 
@@ -82,16 +83,16 @@ static void tell(struct gpu_set *gpus, const char *from, const char *to)
 }
 
 static struct job_gpu job_gpus[DEV_GPUS_MAX];
-static struct job job;
+static struct target job;
 
 /* A job that saw nothing yet, on a machine without GPUs. */
 static struct gpu_set begin(void)
 {
-	job = (struct job){ .id = "0123abcd", .gpus = job_gpus };
+	job = (struct target){ .id = "0123abcd", .gpus = job_gpus };
 	n_here = 0;
 	notes[0] = '\0';
 	broken = 0;
-	return (struct gpu_set){ .job = job.id };
+	return (struct gpu_set){ .target = &job };
 }
 
 /* A job that saw two GPUs and used the first, where both are. */

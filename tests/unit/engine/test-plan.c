@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Running a plan: order, undo, cancellation, deadline, fault points, progress, and the summary. */
 #include "engine/op.h"
+#include "job/job.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -76,7 +77,7 @@ static bool is_stopped(void *arg)
 
 static const struct progress_caller caller = { .is_cancelled = is_stopped };
 
-static struct job job = { .id = "0123abcd", .name = "job" };
+static struct job job = { .owned_by = &job_target_owner, .id = "0123abcd", .name = "job" };
 
 static struct request request;
 
@@ -86,7 +87,7 @@ static int run_plan(struct op *op, uint32_t timeout_ms, struct brumate_error *er
 	wants_to_stop = false;
 	*err = BRUMATE_ERROR_NONE;
 	request.timeout_ms = timeout_ms;
-	op_init(op, "suspend", &job, &caller, &request);
+	op_init(op, "suspend", &job.target, &caller, &request);
 	return plan_run(abc, 3, op, err);
 }
 
@@ -148,7 +149,7 @@ static void test_deadline(void)
 	trace[0] = '\0';
 	wants_to_stop = false;
 	request.timeout_ms = 20;
-	op_init(&op, "suspend", &job, &caller, &request);
+	op_init(&op, "suspend", &job.target, &caller, &request);
 	CHECK(progress_check(&op.progress, &err) == 0 || err.code == ETIMEDOUT);
 	for (int left; (left = deadline_left_ms(op.progress.deadline_ns)) > 0;)
 		poll(NULL, 0, left);
@@ -213,7 +214,7 @@ static void test_kill(void)
 	CHECK(waitpid(child, &status, 0) == child);
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	CHECK(!is_there(fault_file));
-	op_init(&op, "suspend", &job, &caller, NULL);
+	op_init(&op, "suspend", &job.target, &caller, NULL);
 }
 
 static void test_faults(void)
@@ -271,7 +272,7 @@ static void test_progress(void)
 
 	seen_fd = eventfd(0, EFD_CLOEXEC);
 	CHECK(seen_fd >= 0);
-	op_init(&op, "resume", &job, &watcher, NULL);
+	op_init(&op, "resume", &job.target, &watcher, NULL);
 	CHECK(plan_run(steps, 2, &op, NULL) == 0);
 	CHECK(json_integer_value(json_object_get(first_progress, "step")) == 2);
 	CHECK(json_integer_value(json_object_get(first_progress, "steps")) == 2);
@@ -304,7 +305,7 @@ static void test_cancelled_in_a_step(void)
 
 	trace[0] = '\0';
 	wants_to_stop = false;
-	op_init(&op, "resume", &job, &caller, NULL);
+	op_init(&op, "resume", &job.target, &caller, NULL);
 	CHECK(plan_run(steps, 1, &op, &err) == -ECANCELED);
 	CHECK_STR(trace, "-a ");
 	CHECK_STR(err.text, "wait: cancelled");
@@ -322,7 +323,7 @@ static double real_of(json_t *o, const char *key)
 
 static void fill(struct op *op)
 {
-	op_init(op, "checkpoint", &job, &caller, NULL);
+	op_init(op, "checkpoint", &job.target, &caller, NULL);
 	progress_note(&op->progress, "GPU %d is elsewhere", 1);
 	progress_note(&op->progress, "not UTF-8: \xe9");
 	progress_phase_at(&op->progress, "gpu-lock", clock_now_ns(), 0.25);

@@ -12,14 +12,14 @@
 #include "scratch.h"
 #include "wire/wire.h"
 
-static double count_of(const struct job *j, const char *kind, const char *key)
+static double count_of(const struct target *j, const char *kind, const char *key)
 {
 	auto_json json_t *counts = job_counts(j);
 
 	return json_number_value(json_object_get(json_object_get(counts, kind), key));
 }
 
-static void count(const struct job *j, const char *kind, int result, uint64_t stopped_s,
+static void count(const struct target *j, const char *kind, int result, uint64_t stopped_s,
 		  uint64_t released_s)
 {
 	const struct job_outcome o = {
@@ -35,7 +35,7 @@ static void count(const struct job *j, const char *kind, int result, uint64_t st
 	job_count(j, &o);
 }
 
-static void check_results(const struct job *j)
+static void check_results(const struct target *j)
 {
 	count(j, "checkpoint", 0, 5, 8);
 	count(j, "checkpoint", -EIO, 9, 9);
@@ -52,7 +52,7 @@ static void check_results(const struct job *j)
 }
 
 /* From the suspend to the resume, whatever is done meanwhile. */
-static void check_standstill(const struct job *j)
+static void check_standstill(const struct target *j)
 {
 	count(j, "suspend", 0, 20, 0);
 	count(j, "checkpoint", 0, 0, 0);
@@ -65,7 +65,7 @@ static void check_standstill(const struct job *j)
 	CHECK(count_of(j, "resume", "standstill_s") == 31);
 }
 
-static void check_damaged(const struct job *j)
+static void check_damaged(const struct target *j)
 {
 	static const char damaged[] = "[1, 2";
 	auto_free char *path = path_format("%s/counts.json", j->dir);
@@ -79,7 +79,7 @@ static void check_damaged(const struct job *j)
 int main(void)
 {
 	new_scratch();
-	struct job j = { .id = "1a2b3c4d", .dir = scratch };
+	struct target j = { .id = "1a2b3c4d", .dir = scratch };
 
 	check_results(&j);
 	check_standstill(&j);

@@ -494,11 +494,11 @@ static void test_half_removed(void)
 static void test_agents_of_a_removed_job(void)
 {
 	auto_(job_fini) struct job j = created("aa000001", "a");
-	auto_free char *agents = job_agent_dir(&j);
+	auto_free char *agents = job_agent_dir(&j.target);
 
-	CHECK(job_make_agent_dir(&j, NULL) == 0 && is_there(agents));
+	CHECK(job_make_agent_dir(&j.target, NULL) == 0 && is_there(agents));
 	CHECK(job_remove(&j, true, NULL) == 0 && !is_there(agents));
-	CHECK(job_make_agent_dir(&j, NULL) == -ENOENT && !is_there(agents));
+	CHECK(job_make_agent_dir(&j.target, NULL) == -ENOENT && !is_there(agents));
 }
 
 static void test_foreign_log_stays(void)
