@@ -697,8 +697,9 @@ static void print_outcome_line(json_t *o, bool parked)
 {
 	const struct outcome *done = outcome_of(text_of(o, "operation"));
 	if (json_is_true(json_object_get(o, "already"))) {
-		fprintf(stderr, "job %s is %s already\n", text_of(o, "job"),
-			!strcmp(done->operation, "resume") ? "running" : done->past);
+		const char *name = text_of(o, "job_name");
+		print_note("job %s is %s already", *name ? name : text_of(o, "job"),
+			   !strcmp(done->operation, "resume") ? "running" : done->past);
 		return;
 	}
 	double downtime = json_number_value(json_object_get(o, "downtime_s"));

@@ -155,49 +155,6 @@ static int operate_each(const struct invocation *given, const char *states, cons
 	return result;
 }
 
-static json_t *find_by_pid(json_t *jobs, json_t *pid)
-{
-	json_t *job;
-	size_t i;
-
-	json_array_foreach (jobs, i, job)
-		if (json_equal(json_object_get(job, "pid"), pid))
-			return json_incref(job);
-	return NULL;
-}
-
-/* The job that @p names (owned) if it is suspended already, in the way that is asked for; else NULL. */
-static json_t *find_suspended(const struct invocation *in, json_t *p)
-{
-	auto_json json_t *reply = NULL, *job = NULL;
-	const char *word = json_string_value(json_object_get(p, "job"));
-
-	if (word && client_ask_about("Status", "job", word, &reply, NULL) == 0)
-		job = json_incref(json_object_get(reply, "job"));
-	else if (!word && client_ask("List", NULL, &reply, NULL) == 0)
-		job = find_by_pid(json_object_get(reply, "jobs"), json_object_get(p, "pid"));
-	if (!job || strcmp(text_of(job, "state"), "suspended") != 0)
-		return NULL;
-	/* One that is parked still takes room on its GPU. */
-	return json_is_true(json_object_get(job, "parked")) && !in->values[OPT_PARK]
-		       ? NULL
-		       : take_ptr(&job);
-}
-
-/* The GPU is free, as the caller wants it. */
-static int print_suspended(const struct invocation *in, json_t *job, struct brumate_error *err)
-{
-	*err = BRUMATE_ERROR_NONE;
-	print_note("job %s is suspended already", text_of(job, "name"));
-	if (wants_json(in)) {
-		auto_json json_t *o = json_pack("{s:O}", "job", job);
-
-		return print_json(o, err);
-	}
-	puts(text_of(job, "id"));
-	return 0;
-}
-
 static int suspend_one(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
@@ -209,9 +166,6 @@ static int suspend_one(const struct invocation *in, struct brumate_error *err)
 		r = add_gpu(p, in, err);
 	if (r == 0)
 		r = operate(&reply, in, "Suspend", p, err);
-	auto_json json_t *before = r == -EBUSY ? find_suspended(in, p) : NULL;
-	if (before)
-		return print_suspended(in, before, err);
 	return r < 0 ? r : print_outcome(in, reply, "job", err);
 }
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import time
 
-from cases import (EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_USAGE, Skipped, UserBed, as_user, case, expect, main, read_text, run,
+from cases import (EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_USAGE, Skipped, as_user, case, expect, main, read_text, run,
                    wait_until)
 
 

@@ -146,8 +146,10 @@ def a_suspend_of_what_is_suspended(bed, job, log):
         done = bed.ok(*line)
         expect(done.out == f"{job}\n" and done.err == "note: job train is suspended already\n", done.why())
     value = bed.ok("suspend", job, "--format", "json").json()
-    expect(value["job"]["state"] == "suspended", f"{value}")
+    expect(value["summary"]["already"], f"{value}")
     bed.ok("resume", job)
+    done = bed.ok("resume", job)
+    expect(done.err == "note: job train is running already\n", done.why())
     bed.ok("suspend", "--park", job)
     bed.ok("suspend", "--park", job)
     bed.refused(EXIT_BUSY, f"job {job} is suspended$", "suspend", job)  # its memory is on the GPU still

@@ -22,7 +22,7 @@ def nothing_is_done_twice(bed):
     events, counts = events_of(bed, job), bed.ok("metrics").out
     for options in ((), ("--wait", "10s")):
         again = bed.ok("suspend", job, *options)
-        expect(again.err == f"job {job} is suspended already\n" and again.out == f"{job}\n", again.why())
+        expect(again.err.startswith("note: job ") and again.err.endswith(" is suspended already\n") and again.out == f"{job}\n", again.why())
     summary = bed.operation("suspend", job)
     expect(summary["already"] and summary["operation"] == "suspend" and not summary["phases"], f"{summary}")
     expect(events_of(bed, job) == events, "an event tells of what was not done")
@@ -31,7 +31,7 @@ def nothing_is_done_twice(bed):
     bed.refused(EXIT_BUSY, f"job {job} is suspended$", "suspend", "--park", job)
     bed.ok("resume", job)
     again = bed.ok("resume", job)
-    expect(again.err == f"job {job} is running already\n" and again.out == f"{job}\n", again.why())
+    expect(again.err.startswith("note: job ") and again.err.endswith(" is running already\n") and again.out == f"{job}\n", again.why())
     bed.refused(EXIT_BUSY, f"job {job} is running$", "resume", job, "--gpu-map", "0=1,1=0")
     bed.ok("suspend", "--park", job)
     bed.refused(EXIT_BUSY, f"job {job} is suspended$", "suspend", job)
