@@ -148,17 +148,48 @@ static struct members_seen see_members(struct observation *l, json_t *o, const s
 	return seen;
 }
 
+/* What the suspend moved into host memory: neither zeros, which take none, nor what went to a disk. Where its summary is gone, all
+ * that the job needs again. */
+static uint64_t suspended_bytes(const struct job *j)
+{
+	auto_json json_t *last = job_last_summary(j);
+	const char *operation = json_string_value(json_object_get(last, "operation"));
+	uint64_t bytes = 0;
+
+	if (operation && !strcmp(operation, "suspend")) {
+		const json_int_t moved = json_integer_value(json_object_get(last, "data_bytes")),
+				 spared = json_integer_value(json_object_get(last, "zero_bytes")) +
+					  json_integer_value(json_object_get(last, "disk_bytes"));
+
+		return moved > spared ? (uint64_t)(moved - spared) : 0;
+	}
+	for (size_t i = 0; i < j->n_gpus; i++)
+		bytes += j->gpus[i].bytes;
+	return bytes;
+}
+
+/* Host memory that shim and keeper hold of it, in addition to its processes'. */
+static uint64_t copy_bytes(const struct job *j)
+{
+	if (j->data_path != JOB_DATA_BROKER || j->parked || job_has_ended(j))
+		return 0;
+	return j->state == JOB_SUSPENDED ? suspended_bytes(j) : j->kept_bytes;
+}
+
 int observe_job(struct observation *l, json_t *o, const struct job *j)
 {
 	const struct members_seen seen = see_members(l, o, j);
 	const bool is_asked = seen.unknown || seen.n_gpu;
 	auto_free char *frozen = seen.frozen;
-	json_t *host = seen.result < 0 ? json_null() : json_integer((json_int_t)seen.host_bytes);
+	const uint64_t copy = copy_bytes(j);
+	json_t *host =
+		seen.result < 0 ? json_null() : json_integer((json_int_t)(seen.host_bytes + copy));
 
 	if (json_object_set_new(o, "gpu_processes", json_integer(seen.n_gpu)) < 0 ||
 	    json_object_set_new(o, "gpus", first_gpus(j, is_asked)) < 0 ||
 	    json_object_set_new(o, "needs", is_off_gpu(j) ? describe_needs(j) : json_null()) < 0 ||
 	    json_object_set_new(o, "host_bytes", host) < 0 ||
+	    json_object_set_new(o, "copy_bytes", json_integer((json_int_t)copy)) < 0 ||
 	    json_object_set_new(o, "frozen", frozen ? wire_string(frozen) : json_null()) < 0 ||
 	    json_object_set_new(o, "last_checkpoint", last_checkpoint(j)) < 0)
 		return -ENOMEM;

@@ -10,7 +10,7 @@ import resource
 import shutil
 import time
 
-from cases import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, at_terminal, case, expect, main
+from cases import EXIT_FAILED, EXIT_NOT_FOUND, EXIT_USAGE, MIB, at_terminal, case, expect, main
 from checkpoints import saved
 
 HOUR_S = 3600
@@ -86,6 +86,25 @@ def orders(bed):
     expect(shown(bed, "--sort", "gpu-mem") == [large, small], "by memory")
     expect(shown(bed, "--sort", "host-mem") in ([large, small], [small, large]), "by host memory")
     bed.refused(EXIT_USAGE, '--sort: "size": expected age, name, state, gpu-mem or host-mem', "ps", "--sort", "size")
+
+
+@case
+def host_memory_of_a_suspended_job(bed):
+    """Its copy takes it, not its processes."""
+    job, _ = bed.counter(name="train", mib=64)
+    before = bed.job(job)
+    expect(before["copy_bytes"] == 0, f"{before}")
+    summary = bed.operation("suspend", job)
+    after = bed.job(job)
+    expect(after["copy_bytes"] == summary["data_bytes"] - summary["zero_bytes"] - summary["disk_bytes"] >= 60 * MIB, f"{after} {summary}")
+    expect(after["host_bytes"] >= after["copy_bytes"] + MIB, f"{after}")
+    found = re.search(rf'brumate_job_host_copy_bytes{{job="{job}"[^}}]*}} (\d+)', bed.ok("metrics").out)
+    expect(found and int(found[1]) == after["copy_bytes"], "the metrics say something else")
+    bed.operation("resume", job)
+    expect(bed.job(job)["copy_bytes"] == bed.job(job)["kept_bytes"], "a copy is left")
+    bed.ok("suspend", "--park", job)
+    expect(bed.job(job)["copy_bytes"] == 0, "a parked job has none")
+    bed.ok("resume", job)
 
 
 @case

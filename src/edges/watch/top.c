@@ -141,18 +141,23 @@ static void print_title(const struct top *t, FILE *f)
 {
 	const time_t now = time(NULL);
 	char clock[16] = "", text[256];
-	size_t i, n_running = 0;
+	size_t i, n_running = 0, n_copies = 0;
+	uint64_t copies = 0;
 	struct tm tm;
 	json_t *job;
 
 	if (localtime_r(&now, &tm))
 		strftime(clock, sizeof(clock), "%H:%M:%S", &tm);
-	json_array_foreach (t->now.jobs, i, job)
+	json_array_foreach (t->now.jobs, i, job) {
 		n_running += !strcmp(text_of(job, "state"), "running");
+		n_copies += bytes_of(job, "copy_bytes") > 0;
+		copies += bytes_of(job, "copy_bytes");
+	}
 	snprintf(text, sizeof(text), "brumate top  %s  jobs: %zu, running: %zu", clock,
 		 json_array_size(t->now.jobs), n_running);
 	print_styled(f, STYLE_BOLD, text);
-	fprintf(f, "  (q quits)\n");
+	fprintf(f, "  (q quits)\nhost memory: %s in copies of %zu job%s\n", SIZE_TEXT(copies),
+		n_copies, n_copies == 1 ? "" : "s");
 }
 
 static const struct broker_moved *moved_before(const struct top *t, int kind, const char *uuid)
