@@ -92,6 +92,14 @@ static bool schedule_every(json_t *job, const char *key, double *ret)
 	return has;
 }
 
+static bool schedule_failed(json_t *job, const char *key, double *ret)
+{
+	json_t *schedule = json_object_get(job, "schedule");
+
+	*ret = text_of(schedule, key)[0] != '\0';
+	return json_is_object(schedule);
+}
+
 static bool schedule_stamp(json_t *job, const char *key, double *ret)
 {
 	return stamp(json_object_get(job, "schedule"), key, ret);
@@ -129,6 +137,8 @@ static const struct {
 	  "every_ms", schedule_every },
 	{ "brumate_job_schedule_next_timestamp_seconds",
 	  "When the next checkpoint by schedule is due.", "next", schedule_stamp },
+	{ "brumate_job_schedule_failed", "Whether the last checkpoint by schedule failed.",
+	  "failure", schedule_failed },
 };
 
 static void print_job_gauges(const struct metrics *m, FILE *f)
@@ -277,6 +287,13 @@ static void print_checkpoints(const struct metrics *m, FILE *f)
 	fprintf(f, "brumate_checkpoints_bytes %lld\n", (long long)bytes);
 	begin_family(f, "brumate_checkpoints_disk_bytes", "gauge", "What they take on the disk.");
 	fprintf(f, "brumate_checkpoints_disk_bytes %lld\n", (long long)disk_bytes);
+	if (!m->store_bytes)
+		return;
+	begin_family(f, "brumate_store_size_bytes", "gauge",
+		     "Size of the file system that the default place is on.");
+	fprintf(f, "brumate_store_size_bytes %llu\n", (unsigned long long)m->store_bytes);
+	begin_family(f, "brumate_store_free_bytes", "gauge", "What is free of it.");
+	fprintf(f, "brumate_store_free_bytes %llu\n", (unsigned long long)m->store_free_bytes);
 }
 
 /* ---- pods ---- */

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/statvfs.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@
 #include "base/log.h"
 #include "job/counts.h"
 #include "job/job.h"
+#include "service/access.h"
 #include "wire/wire.h"
 
 enum { REQUEST_BYTES_MAX = 8192, REQUEST_TIMEOUT_MS = 10000 };
@@ -70,6 +72,18 @@ static void add_counts(json_t *job)
 	json_object_set_new(job, "counts", job_counts(&j.target));
 }
 
+/* The file system of the store, with what users who are not root can still write there. */
+static void look_at_store(struct metrics *m)
+{
+	auto_free char *dir = NULL;
+	struct statvfs fs;
+
+	if (access_store(&dir, NULL, NULL) < 0 || statvfs(dir, &fs) < 0)
+		return;
+	m->store_bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
+	m->store_free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+}
+
 /* The list @key that @method replies with (owned), NULL where it could not be made. */
 static json_t *ask_list(const char *method, const char *key)
 {
@@ -95,7 +109,13 @@ static char *collect_metrics(bool names, size_t *ret_bytes)
 
 	json_array_foreach (jobs, i, job)
 		add_counts(job);
-	const struct metrics m = { jobs, checkpoints, pods, names, clock_boot_ns() };
+	struct metrics m = { .jobs = jobs,
+			     .checkpoints = checkpoints,
+			     .pods = pods,
+			     .names = names,
+			     .boot_ns = clock_boot_ns() };
+
+	look_at_store(&m);
 	FILE *f = open_memstream(&text, ret_bytes);
 	if (!f)
 		return NULL;
