@@ -125,6 +125,7 @@ static const struct option_spec checkpoint_options[] = {
 	KEEP_COPY,
 	LIVE,
 	FLAG(OPT_LEAVE_RUNNING, "leave-running", 'R', "keep the job running"),
+	FLAG(OPT_TCP_CLOSE, "tcp-close", 0, "a restore finds its TCP connections closed"),
 	FLAG(OPT_TCP_SKIP_IN_FLIGHT, "tcp-skip-in-flight", 0,
 	     "leave out TCP connections not accepted yet"),
 	FLAG(OPT_DROP_EXTERNAL, "drop-external", 0,

@@ -172,6 +172,7 @@ int describe_tree(struct op *op, struct brumate_error *err)
 	snprintf(m->brumate_version, sizeof(m->brumate_version), "%s", BRUMATE_VERSION);
 	m->criu_version = op->images.criu.version;
 	m->leave_running = op->request->leave_running;
+	m->tcp_close = op->request->tcp_close;
 	describe_host(m);
 	if (describe_job(op) < 0)
 		return brumate_fail(err, ENOMEM, "%m");

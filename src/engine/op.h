@@ -150,6 +150,10 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err);
  * of its processes leave for that which the driver saves, or the kernel would end the job. */
 int preflight_memory(struct op *op, struct brumate_error *err);
 
+/** Refuses checkpoints after which the job of @op continues, as by a schedule, while it has TCP connections to outside: it would come back
+ * at another moment than the other end. -EOPNOTSUPP. What cannot be looked at is not refused: each checkpoint looks again. */
+int preflight_connections(struct op *op, struct brumate_error *err);
+
 /** The findings of a job's tree, the driver's view included. @scopes: as scan_tree()'s. */
 int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
 		   struct brumate_error *err);

@@ -489,6 +489,40 @@ static bool is_lost(const struct scan_finding *f)
 	return found;
 }
 
+/* The two ends of a connection no longer agree on what has passed since the checkpoint: one that comes back waits for ever for what it had got, or
+ * the other end resets it. */
+static int refuse_connections(const struct scan_report *report, struct brumate_error *err)
+{
+	for (size_t i = 0; i < report->n; i++) {
+		const struct scan_finding *f = &report->items[i];
+
+		if (f->level != SCAN_NOTE || strcmp(f->what, SCAN_TCP))
+			continue;
+		brumate_fail(err, EOPNOTSUPP,
+			     "%s, which goes on after the checkpoint: a restore would hang or be "
+			     "cut off",
+			     f->text);
+		brumate_hint(err, "--tcp-close makes checkpoints that are restored with all TCP "
+				  "connections closed; one without "
+				  "--leave-running keeps them; --force does it all the same, for "
+				  "who saves both ends at once");
+		return -EOPNOTSUPP;
+	}
+	return 0;
+}
+
+int preflight_connections(struct op *op, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
+	const struct proc_members members = job_members(op->job);
+
+	if (proc_members_read(&tree, &members, NULL) < 0 ||
+	    scan_tree(&report, &tree, SCAN_CRIU, NULL) < 0)
+		return 0;
+	return refuse_connections(&report, err);
+}
+
 int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 {
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
@@ -496,6 +530,8 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 
 	if (r == 0)
 		r = preflight_scan(op, scopes, &report, err);
+	if (r == 0 && op->request->leave_running && !op->request->tcp_close && !op->request->force)
+		r = refuse_connections(&report, err);
 	if (r < 0)
 		return r;
 	for (size_t i = 0; i < report.n; i++) {

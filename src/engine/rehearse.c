@@ -591,7 +591,7 @@ static int run_criu(struct rehearsing *h, const struct criu_inherit *inherits, s
 		.work_dir_fd = h->work_fd,
 		.log_name = LOG_NAME,
 		.shell_job = op->restore.image.manifest.shell_job,
-		.tcp_close = op->request->tcp_close,
+		.tcp_close = op->request->tcp_close || op->restore.image.manifest.tcp_close,
 		.inherits = inherits,
 		.n_inherits = n_inherits,
 		.timeout_s = CRIU_TIMEOUT_S,

@@ -569,7 +569,7 @@ static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inher
 		.work_dir_fd = work_fd,
 		.log_name = "restore.log",
 		.shell_job = op->restore.image.manifest.shell_job,
-		.tcp_close = op->request->tcp_close,
+		.tcp_close = op->request->tcp_close || op->restore.image.manifest.tcp_close,
 		.inherits = inherits,
 		.n_inherits = n_inherits,
 		.timeout_s = CRIU_TIMEOUT_S,

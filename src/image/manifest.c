@@ -234,6 +234,7 @@ static const struct field manifest_fields[] = {
 	LIST(struct manifest, "files", files, n_files, file_fields, MANIFEST_FILES_MAX),
 	GROUP("memory", memory_fields, .since = 2),
 	PLAIN(struct manifest, "leave_running", leave_running, FIELD_BOOL),
+	FIELD(struct manifest, "tcp_close", tcp_close, FIELD_BOOL, .optional = true),
 	PLAIN(struct manifest, "downtime_us", downtime_seconds, FIELD_SECONDS),
 	LIST(struct manifest, "phases", phases, n_phases, phase_fields, PHASES_MAX),
 	LIST(struct manifest, "huge_pages", huge_pages, n_huge_pages, huge_pages_fields,

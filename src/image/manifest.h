@@ -187,6 +187,7 @@ struct manifest {
 		uint64_t written_bytes; /* length of new packs */
 	} memory;			/* since version 2; all empty before */
 
+	bool tcp_close; /* TCP connections are restored as closed */
 	bool leave_running;
 	double downtime_seconds; /* 0 if the job did not continue */
 	struct manifest_phase *phases;

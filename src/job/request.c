@@ -21,10 +21,11 @@
 
 static const struct request_option request_options[] = {
 	{ "timeout_ms", "timeout", REQUEST_TIME, ALL | REHEARSE, AT(timeout_ms), CONF(timeout_ms) },
-	{ "wait_ms", "wait", REQUEST_TIME, SUSPEND | RESUME | CHECKPOINT | RESTORE, AT(wait_ms), -1 },
+	{ "wait_ms", "wait", REQUEST_TIME, SUSPEND | RESUME | CHECKPOINT | RESTORE, AT(wait_ms),
+	  -1 },
 	{ "gpu_map", "gpu-map", REQUEST_GPU_MAP, RESUME | RESTORE, AT(pairs), -1 },
-	{ "tcp_close", "tcp-close", REQUEST_FLAG, RESTORE | REHEARSE, AT(tcp_close),
-	  CONF(tcp_close) },
+	{ "tcp_close", "tcp-close", REQUEST_FLAG, CHECKPOINT | RESTORE | SCHEDULE | REHEARSE,
+	  AT(tcp_close), CONF(tcp_close) },
 	{ "force", "force", REQUEST_FLAG, (ALL & ~RESUME) | REHEARSE, AT(force), -1 },
 	{ "leave_running", "leave-running", REQUEST_FLAG, CHECKPOINT, AT(leave_running), -1 },
 	{ "cpu_runs", "cpu-runs", REQUEST_FLAG, SUSPEND, AT(cpu_runs), -1 },

@@ -380,7 +380,7 @@ static bool may_repair_tcp(void)
 
 static void refuse_connection(struct scan *s, const struct scan_fd *f)
 {
-	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "tcp",
+	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, SCAN_TCP,
 		    "close it before the checkpoint, or let root make the checkpoint; suspend and "
 		    "resume work",
 		    "has a TCP connection (fd %d), which takes CAP_NET_ADMIN to save", f->fd);
@@ -407,7 +407,7 @@ static void check_tcp_table(struct scan *s, const char *path)
 		}
 		if (c.state != TCP_ESTABLISHED || other_end_is_ours(s, table, &c))
 			continue;
-		add_finding(s, SCAN_NOTE, SCAN_CRIU, f->process, "tcp",
+		add_finding(s, SCAN_NOTE, SCAN_CRIU, f->process, SCAN_TCP,
 			    "it survives a restore on this machine soon after; use --tcp-close "
 			    "otherwise",
 			    "has a TCP connection to outside the job (fd %d)", f->fd);

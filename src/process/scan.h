@@ -55,6 +55,9 @@ struct scan_finding {
 	char hint[256]; /* what to do about it */
 };
 
+/** The key of TCP connections: where it is a note, the other end is outside the tree. */
+#define SCAN_TCP "tcp"
+
 /** The key of what --tcp-skip-in-flight is for. */
 #define SCAN_TCP_IN_FLIGHT "tcp-in-flight"
 

@@ -261,6 +261,17 @@ static void tell_event(const struct job *job)
 			    (json_int_t)schedule->keep_within_ms));
 }
 
+/* What each of its checkpoints would refuse is refused at once. */
+static int check_connections(struct shim *s, const struct request *request,
+			     struct brumate_error *err)
+{
+	auto_(op_fini) struct op op;
+	const struct progress_caller nobody = { 0 };
+
+	op_init(&op, "schedule", &s->job, &nobody, request);
+	return request->tcp_close || request->force ? 0 : preflight_connections(&op, err);
+}
+
 int schedule_method(void *arg, struct wire_call_context *call, json_t *parameters,
 		    struct brumate_error *err)
 {
@@ -275,6 +286,10 @@ int schedule_method(void *arg, struct wire_call_context *call, json_t *parameter
 			     err);
 	if (r < 0)
 		return r;
+	if (schedule.every_ms && (r = check_connections(s, &schedule.request, err)) < 0) {
+		shim_end(s);
+		return r;
+	}
 	struct job_schedule before = s->job.schedule;
 	s->job.schedule = schedule.every_ms ? schedule : (struct job_schedule){ 0 };
 	r = job_save(&s->job, err);

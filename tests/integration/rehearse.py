@@ -127,7 +127,7 @@ def nothing_outside_is_touched(bed):
     there twice for a while, and the job goes on with its own."""
     job, log, place, connection = holder(bed)
     with connection:
-        checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+        checkpoint = bed.operation("checkpoint", job, "--leave-running", "--force")["checkpoint"]
         listing = {path: state[0] for path, state in state_of(place).items()}
         told = rehearsed(bed, checkpoint)
         expect(told["processes"] == 3 and told["threads"] >= 4 and told["descriptors"] > 20, f"{told}")
@@ -145,7 +145,7 @@ def nothing_outside_is_touched(bed):
 def what_the_job_no_longer_finds_is_named(bed):
     job, log, place, connection = holder(bed)
     with connection:
-        checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+        checkpoint = bed.operation("checkpoint", job, "--leave-running", "--force")["checkpoint"]
         rehearsed(bed, checkpoint)
         os.rename(os.path.join(place, "read"), os.path.join(place, "other"))
         bed.refused(EXIT_BAD_IMAGE, f"{checkpoint} does not come back: .*place/read", "rehearse", checkpoint)

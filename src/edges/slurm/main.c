@@ -221,17 +221,17 @@ static bool find_saved(char ret[static 128], const struct task *t)
 	return false;
 }
 
-enum turn { TURN_OURS, TURN_OF_OTHERS, TURN_SUSPENDED };
+enum task_turn { TURN_OURS, TURN_OF_OTHERS, TURN_SUSPENDED };
 
 /* TURN_OF_OTHERS: Slurm has suspended a job of this node that has not left its GPUs yet. TURN_SUSPENDED: it has suspended ours, as
  * it does at once with a job that it starts only to take turns. */
-static enum turn find_turn(const struct task *t)
+static enum task_turn find_turn(const struct task *t)
 {
 	static char text[OUTPUT_BYTES];
 	const char *node = getenv("SLURMD_NODENAME");
 	const char *const argv[] = { "squeue",	       "-h", "-t", "S", "-o", "%A", "-w",
 				     node ? node : "", NULL };
-	enum turn turn = TURN_OURS;
+	enum task_turn turn = TURN_OURS;
 	char *rest = text, *id;
 
 	if (!node || !step_has_neighbours(t->site, t->job) || ask(argv, text, sizeof(text)) != 0)
@@ -249,7 +249,7 @@ static enum turn find_turn(const struct task *t)
 static void take_turn(const struct task *t)
 {
 	unsigned left_ms = t->site->wait_s * 1000;
-	enum turn turn;
+	enum task_turn turn;
 
 	while ((turn = find_turn(t)) != TURN_OURS && left_ms) {
 		if (turn == TURN_OF_OTHERS)

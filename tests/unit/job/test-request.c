@@ -45,16 +45,16 @@ static void test_options_of_each(void)
 		unsigned where;
 		const char *names;
 	} want[] = {
-		{ REQUEST_SUSPEND, "timeout_ms force cpu_runs park live " },
-		{ REQUEST_RESUME, "timeout_ms gpu_map keep_copy " },
+		{ REQUEST_SUSPEND, "timeout_ms wait_ms force cpu_runs park live " },
+		{ REQUEST_RESUME, "timeout_ms wait_ms gpu_map keep_copy " },
 		{ REQUEST_CHECKPOINT,
-		  "timeout_ms force leave_running keep_copy live "
+		  "timeout_ms wait_ms tcp_close force leave_running keep_copy live "
 		  "tcp_skip_in_flight drop_external with_files rehearse id dir compress key " },
-		{ REQUEST_RESTORE,
-		  "timeout_ms gpu_map tcp_close force keep_files key allow_unauthenticated " },
+		{ REQUEST_RESTORE, "timeout_ms wait_ms gpu_map tcp_close force keep_files key "
+				   "allow_unauthenticated " },
 		{ REQUEST_READ, "key allow_unauthenticated " },
 		{ REQUEST_REHEARSE, "timeout_ms tcp_close force key allow_unauthenticated " },
-		{ REQUEST_SCHEDULE, "timeout_ms force keep_copy live tcp_skip_in_flight "
+		{ REQUEST_SCHEDULE, "timeout_ms tcp_close force keep_copy live tcp_skip_in_flight "
 				    "drop_external with_files rehearse dir compress key_file " },
 	};
 
@@ -109,7 +109,7 @@ static void test_check(void)
 static void test_pick(void)
 {
 	auto_json json_t *o = parse("{\"live\": true, \"force\": null, \"timeout_ms\": 7, \"id\": "
-				    "\"../x\", \"dir\": \"/etc\", \"tcp_close\": true, "
+				    "\"../x\", \"dir\": \"/etc\", \"keep_files\": true, "
 				    "\"job\": \"a\", \"keep_copy\": false}");
 	auto_json json_t *picked = request_pick(o, REQUEST_CHECKPOINT);
 	auto_json json_t *want = parse("{\"timeout_ms\": 7, \"live\": true, \"keep_copy\": false}");
@@ -216,10 +216,11 @@ static void test_defaults(void)
 		       "{\"keep_copy\": false, \"timeout_ms\": 0}");
 	check_defaults(REQUEST_RESTORE, "{}", "{\"timeout_ms\": 3000, \"tcp_close\": true}");
 	check_defaults(REQUEST_CHECKPOINT, "{\"compress\": \"zstd\"}",
-		       "{\"compress\": \"zstd\", \"timeout_ms\": 3000, \"keep_copy\": true}");
+		       "{\"compress\": \"zstd\", \"timeout_ms\": 3000, \"keep_copy\": true, "
+		       "\"tcp_close\": true}");
 	CHECK(conf_load(&conf, NULL) == 0);
 	request_configure(&r, REQUEST_SCHEDULE, &conf);
-	CHECK(r.keep_copy && r.live && r.timeout_ms == 3000 && !r.tcp_close);
+	CHECK(r.keep_copy && r.live && r.timeout_ms == 3000 && r.tcp_close);
 	CHECK_STR(r.compress, "none");
 	conf_fini(&conf);
 
