@@ -141,13 +141,17 @@ static void consider(void *arg, const struct job *j, const char *id,
 	look_at_last_operation(n, j);
 }
 
+/* One that is in use stays for longer, and one that has yet to be used for a while. */
 static bool may_leave(const struct neighbour *n, long priority, const struct brumate_conf *conf)
 {
-	uint64_t stays_ms = TIMES_COST * n->cost_ms;
+	const bool in_use = n->idle_ms < IN_USE_MS, used = n->idle_ms <= n->resident_ms;
 
-	if (stays_ms < conf->min_resident_ms)
-		stays_ms = conf->min_resident_ms;
-	return n->priority <= priority && (n->idle_ms >= IN_USE_MS || n->resident_ms >= stays_ms);
+	if (n->priority > priority)
+		return false;
+	if (used && !in_use)
+		return true;
+	return n->resident_ms >= conf->min_resident_ms &&
+	       (!in_use || n->resident_ms >= TIMES_COST * n->cost_ms);
 }
 
 int neighbours_choose(const struct neighbour *all, size_t n, long priority,

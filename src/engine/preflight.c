@@ -515,7 +515,7 @@ int preflight_connections(struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
-	const struct proc_members members = job_members(op->job);
+	const struct proc_members members = target_members(op->target);
 
 	if (proc_members_read(&tree, &members, NULL) < 0 ||
 	    scan_tree(&report, &tree, SCAN_CRIU, NULL) < 0)

@@ -7,6 +7,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
 #include "base/cleanup.h"
@@ -45,10 +46,18 @@ struct job {
 	int unsaved; /* errno of why what stands here could not be written to disk; 0: it could */
 };
 
-/** The job that owns @t, which is one. */
+/** What a job is as the owner of its target. */
 extern const struct target_owner job_target_owner;
 
 #define JOB_EMPTY ((struct job){ .owned_by = &job_target_owner })
+
+/** The job whose target it is; NULL: it is of something else. */
+static inline const struct job *job_of_target(const struct target *t)
+{
+	_Static_assert(!offsetof(struct job, target), "a job begins with its target");
+	return t->owned_by == &job_target_owner ? (const struct job *)t : NULL;
+}
+
 void job_fini(struct job *j);
 DEFINE_AUTO_FINI(struct job, job_fini)
 

@@ -305,14 +305,17 @@ static int get_env(char ***ret, json_t *parameters, struct brumate_error *err)
 }
 
 /* With our library, or, where the driver moves the memory, as a job of the driver if it has such. */
-static int start_command(struct job *job, char *const *env, struct brumate_error *err)
+static int start_command(struct shim *s, char *const *env, struct brumate_error *err)
 {
+	struct job *job = &s->job;
 	auto_free char **own = NULL, *tool = NULL;
 	size_t first = 0;
 	int r;
 
 	if (job->data_path == JOB_DATA_BROKER) {
 		r = job_make_agent_dir(&job->target, err);
+		if (r == 0)
+			need_begin(s);
 		if (r == 0)
 			r = agent_environment(&own, &first, job, env, err);
 	} else {
@@ -340,7 +343,7 @@ static int method_start(void *arg, struct wire_call_context *call, json_t *param
 	    (r = shim_begin(s, "start", IN(JOB_CREATED), err)) < 0)
 		return r;
 	shim_life_begins(s);
-	r = start_command(&s->job, env, err);
+	r = start_command(s, env, err);
 	if (r == 0) {
 		fault_register_peer("job", job_command(&s->job).pid);
 		fault_register_peer("reaper", s->job.root.pid);

@@ -96,6 +96,12 @@ static void *serve(void *arg)
 	return NULL;
 }
 
+void need_begin(struct shim *s)
+{
+	if (job_wakes(&s->job))
+		listen_beside_agents(s);
+}
+
 void need_asked(struct shim *s)
 {
 	struct shim_need *n = &s->need;

@@ -268,7 +268,7 @@ static int check_connections(struct shim *s, const struct request *request,
 	auto_(op_fini) struct op op;
 	const struct progress_caller nobody = { 0 };
 
-	op_init(&op, "schedule", &s->job, &nobody, request);
+	op_init(&op, "schedule", &s->job.target, &nobody, request);
 	return request->tcp_close || request->force ? 0 : preflight_connections(&op, err);
 }
 

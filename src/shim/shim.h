@@ -284,6 +284,8 @@ void wake_fini(struct shim *s);
 /* ---- allocations of such a job that find no room, need.c ---- */
 
 void need_init(struct shim *s);
+/** Before the command of the job runs, whose first allocation may find no room. */
+void need_begin(struct shim *s);
 /** The main loop calls the first after each round, the second when a process connects. */
 void need_update(struct shim *s);
 void need_asked(struct shim *s);

@@ -117,6 +117,20 @@ def priority_comes_first(bed):
 
 
 @case
+def a_resume_that_waits_has_another_leave(bed):
+    configure(bed)
+    it = start(bed, 1, mib=640)[0]
+    bed.own.update(ENV)
+    other = Server(bed, "other", mib=640)
+    expect(it.state() == "suspended", "it did not leave for a job that starts")
+    bed.refused(10, "free", "resume", it.job)
+    bed.operation("resume", it.job, "--wait", "60s")
+    expect((it.state(), other.state()) == ("running", "suspended"), "the other did not leave")
+    it.ask()
+    other.ask()
+
+
+@case
 def a_server_that_cannot_have_room_is_out_of_memory(bed):
     """Those who share leave; then it is as without brumate."""
     configure(bed, "MinResident=100ms\nWakeWait=1s\n")

@@ -27,8 +27,8 @@ static void test_choice(void)
 {
 	struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	struct neighbour n[] = {
-		{ "a", .priority = 0, .idle_ms = 5000, .resident_ms = 100 },
-		{ "b", .priority = 0, .idle_ms = 9000, .resident_ms = 100 },
+		{ "a", .priority = 0, .idle_ms = 5000, .resident_ms = 90000 },
+		{ "b", .priority = 0, .idle_ms = 9000, .resident_ms = 90000 },
 		{ "c", .priority = 1, .idle_ms = 90000, .resident_ms = 90000 },
 		{ "d", .priority = -1, .idle_ms = 10, .resident_ms = 1000 },
 	};
@@ -39,6 +39,10 @@ static void test_choice(void)
 	n[3].resident_ms = 3000;
 	CHECK(neighbours_choose(n, 4, 0, &conf) == 3);
 	n[3].cost_ms = 400; /* to throw it out so soon would be thrashing */
+	CHECK(neighbours_choose(n, 4, 0, &conf) == 1);
+	n[1].resident_ms = 1000; /* nobody has used it since it came */
+	CHECK(neighbours_choose(n, 4, 0, &conf) == 0);
+	n[1].resident_ms = 3000;
 	CHECK(neighbours_choose(n, 4, 0, &conf) == 1);
 	CHECK(neighbours_choose(n, 3, -1, &conf) == -1); /* none leaves for a lower one */
 	CHECK(neighbours_choose(&n[2], 1, 0, &conf) == -1);
