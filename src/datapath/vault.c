@@ -738,7 +738,7 @@ bool vault_drop_spare(struct vault *v, const struct target *target)
 	}
 	vault_drop_baseline(v);
 	if (vault_save(v, target, &err) < 0)
-		log_warn("the table of memory that is held is old: job=%s reason=\"%s\"", target->id,
-			 err.text);
+		log_warn("the table of memory that is held is old: job=%s reason=\"%s\"",
+			 target->id, err.text);
 	return true;
 }

@@ -258,7 +258,7 @@ static void copy_until_hung_up(void)
 struct reader_user {
 	uid_t uid;
 	gid_t gid;
-	gid_t *groups; /* owned */
+	const gid_t *groups; /* borrowed */
 	size_t n_groups;
 };
 
@@ -307,14 +307,15 @@ static int open_master(const char *root, const struct target *target)
  */
 static int make_terminal(const char *root, int log_fd, const struct target *target)
 {
-	struct reader_user user = { .uid = target->uid, .gid = target->gid };
+	auto_free gid_t *groups = NULL;
+	size_t n_groups = 0;
 	int r = target->uid == geteuid()
 			? 0
-			: user_groups(&user.groups, &user.n_groups, target->uid, target->gid, NULL);
-	auto_free gid_t *groups = user.groups;
+			: user_groups(&groups, &n_groups, target->uid, target->gid, NULL);
 
 	if (r < 0)
 		return r;
+	const struct reader_user user = { target->uid, target->gid, groups, n_groups };
 	auto_close int master = open_master(root, target);
 	if (master < 0)
 		return master;

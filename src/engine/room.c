@@ -72,7 +72,8 @@ static int wait_in_turn(struct turn *turn, const struct target *target, struct g
 }
 
 int placement_wait_room(const struct target *target, struct gpu_set *gpus,
-			const struct vault *vault, struct progress *progress, uint32_t wait_ms, struct brumate_error *err)
+			const struct vault *vault, struct progress *progress, uint32_t wait_ms,
+			struct brumate_error *err)
 {
 	const struct job *job = job_of_target(target);
 	struct turn turn = TURN_NONE;
