@@ -27,7 +27,7 @@ static const struct option_spec ps_options[] = {
 	ALL_USERS("jobs"),
 	VALUE(OPT_FILTER, "filter", 0, "KEY=VALUE,...", COMPLETES_FILTER,
 	      "only jobs with this state, name, id, gpu or label"),
-	VALUE(OPT_COLUMNS, "columns", 'o', "NAME,...", COMPLETES_NOTHING,
+	VALUE(OPT_COLUMNS, "columns", 0, "NAME,...", COMPLETES_NOTHING,
 	      "only these columns, in this order, as in name,state,gpu"),
 	CHOICE(OPT_SORT, "sort", "KEY", "age name state gpu-mem host-mem",
 	       "order by age, name, state or memory (default: what lives first, then by age)"),

@@ -50,7 +50,7 @@ def root_sees_the_jobs_of_users(bed):
     seen = listed(bed)
     expect({(j["id"], j["name"], j["state"], j["user"]) for j in seen.values()} ==
            {(job, "train", "running", str(bed.uid)), (other, "other", "suspended", str(bed.uid))}, f"{seen}")
-    table = ok(as_root(bed, "ps", "--all-users", "-o", "user,name,state")).out
+    table = ok(as_root(bed, "ps", "--all-users", "--columns", "user,name,state")).out
     expect([f"{bed.uid}", "train", "running"] in [line.split() for line in table.splitlines()], table)
     expect(f"{bed.uid}/{job}" in ok(as_root(bed, "ps", "--all-users", "-q")).out.split(), "as the other commands take it")
     expect(job not in ok(as_root(bed, "ps")).out, "root's own list has others'")

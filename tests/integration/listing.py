@@ -66,13 +66,13 @@ def what_lives_comes_first(bed):
 @case
 def columns_of_choice(bed):
     job, _ = bed.counter(name="train", mib=16)
-    expect(bed.ok("ps", "-o", "name,state").out.split() == ["NAME", "STATE", "train", "running"], bed.ok("ps", "-o", "name,state").out)
+    expect(bed.ok("ps", "--columns", "name,state").out.split() == ["NAME", "STATE", "train", "running"], bed.ok("ps", "--columns", "name,state").out)
     expect(bed.ok("ps", "--no-headers", "--columns", "GPU-MEM,id").out.split()[-1] == job, "in their order")
-    refused = bed.refused(EXIT_USAGE, 'ps: --columns: "colour" is no column', "ps", "-o", "name,colour")
+    refused = bed.refused(EXIT_USAGE, 'ps: --columns: "colour" is no column', "ps", "--columns", "name,colour")
     expect("columns are id, name, state, pid, procs, gpu, gpu-mem, host-mem" in refused.err, refused.why())
-    bed.refused(EXIT_USAGE, 'ps: --columns: "" is no column', "ps", "-o", "name,,id")
+    bed.refused(EXIT_USAGE, 'ps: --columns: "" is no column', "ps", "--columns", "name,,id")
     for columns in (40, 80):
-        _, text = at_terminal(bed, None, "ps", "-o", "name,state,gpu,host-mem", columns=columns)
+        _, text = at_terminal(bed, None, "ps", "--columns", "name,state,gpu,host-mem", columns=columns)
         expect("HOST-MEM" in text, f"{columns}: what is asked for is dropped: {text!r}")
 
 
