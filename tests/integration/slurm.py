@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 
-from cases import Log, Skipped, case, expect, main, pids, process_start, read_text, run, wait_until
+from cases import NOBODY, Log, Skipped, case, expect, main, pids, process_start, read_text, run, wait_until
 
 NODES = ("n1", "n2", "n3")
 NEEDED = ("slurmctld", "slurmd", "munged", "sbatch", "unshare", "nsenter", "setpriv")
@@ -108,10 +108,10 @@ PartitionName=high Nodes={','.join(NODES)} PriorityTier=10 PreemptMode=OFF State
         self.write("brumate.conf", f"[Store]\nDirectory={self.dir}/store\n")
         # What a node has of its own, where there is one brumate for each.
         self.write("node-env", f"""#!/bin/sh
-n=${{SLURMD_NODENAME#n}} own={self.dir}/here/$(id -u)
-mkdir -p $own/run $own/state $own/log
+n=${{SLURMD_NODENAME#n}} own={self.dir}/here/$(id -u) sim={self.dir}/here/sim/$(id -u)
+mkdir -p $own/run $own/state $own/log $sim
 export BRUMATE_GPU=simulated BRUMATE_RUNTIME_DIR=$own/run BRUMATE_STATE_DIR=$own/state BRUMATE_LOG_DIR=$own/log
-export BRUMATE_CONFIG={self.dir}/brumate.conf BRUMATE_SIM_DIR={self.dir}/here/sim BRUMATE_SIM_VRAM_MIB={VRAM_MIB} BRUMATE_SIM_UUIDS=${{n}}0,${{n}}1
+export BRUMATE_CONFIG={self.dir}/brumate.conf BRUMATE_SIM_DIR=$sim BRUMATE_SIM_VRAM_MIB={VRAM_MIB} BRUMATE_SIM_UUIDS=${{n}}0,${{n}}1
 export PATH={os.path.dirname(self.bed.brumate)}:$PATH
 exec "$@"
 """, 0o755)
@@ -147,7 +147,7 @@ exec "$@"
                 os.mkdir(f"{self.dir}/spool.{n}")
                 done = run(["unshare", "-m", "--propagation", "private", "sh", "-c",
                             f"mount --bind {self.dir}/node/{n} {self.dir}/here && cd {self.dir}/here && mkdir sim && "
-                            f"chmod 1777 . && mount -t tmpfs sim sim && exec {find_program('slurmd')} -N {n}"], env=self.env())
+                            f"chmod 1777 . && mount -t tmpfs -o mode=1777 sim sim && exec {find_program('slurmd')} -N {n}"], env=self.env())
                 expect(done.code == 0, done.why())
             wait_until(lambda: self.tell("sinfo", "-h", "-p", "low", "-o", "%T %D").split() == ["idle", "3"], "three idle nodes", 20)
             self.seconds = time.monotonic() - start
@@ -180,8 +180,8 @@ exec "$@"
                 continue
 
     # Slurm's commands.
-    def tell(self, *argv, cwd=None):
-        done = run(argv, env=self.env(), cwd=cwd or self.out)
+    def tell(self, *argv, **whose):
+        done = run(argv, env=self.env(), cwd=self.out, **whose)
         expect(done.code == 0, done.why())
         return done.out.strip()
 
@@ -191,12 +191,11 @@ exec "$@"
         jobs = [(entry["name"], entry["state"], entry["message"]) for n in NODES for entry in self.jobs(n, quietly=True)]
         return f"; Slurm says: {' / '.join(lines[-4:])}; {self.tell('squeue', '-h', '-o', '%i %T %r %N')}; {jobs}"
 
-    def batch(self, name, command, *options):
+    def batch(self, name, command, *options, **whose):
         """A batch script of one command: (id, log)."""
         path = f"{self.out}/{name}.out"
-        job = self.tell("sbatch", "--parsable", "-J", name, "-o", path, "--open-mode=append", *options, "--wrap", f"exec {command}")
-        with open(path, "a", encoding="utf-8"):
-            pass
+        job = self.tell("sbatch", "--parsable", "-J", name, "-o", path, "--open-mode=append", *options, "--wrap", f"exec {command}", **whose)
+        wait_until(lambda: os.path.exists(path), "its output", 60)
         return job, Log(path)
 
     def counter(self, mib=64, *more):
@@ -221,6 +220,12 @@ exec "$@"
         done = self.on(node, "brumate", "ps", "--format", "json")
         if quietly and done.code:
             return []
+        expect(done.code == 0, done.why())
+        return done.json()["jobs"]
+
+    def jobs_of(self, node, uid):
+        done = self.on(node, "setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups", f"{self.dir}/node-env", "brumate",
+                       "ps", "--format", "json")
         expect(done.code == 0, done.why())
         return done.json()["jobs"]
 
@@ -428,6 +433,27 @@ def a_helper_that_hangs(bed):
         slurm.tell("scontrol", "resume", job)
         slurm.wait_state(job, "RUNNING")
         log.goes_on()
+
+
+@case
+def of_a_user(bed):
+    """Slurm's part of it works as root, ours as the job's user: what is the user's is not root's."""
+    whose = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    with Cluster(bed) as slurm:
+        job, log = slurm.batch("theirs", slurm.counter(), "--brumate", "-w", "n1", **whose)
+        at_work(log)
+        pid = next(entry["pid"] for entry in slurm.jobs_of("n1", NOBODY))
+        expect(re.search(rf"^Uid:\s+{NOBODY}\s", read_text(f"/proc/{pid}/status"), re.M), "it runs as another user")
+        slurm.tell("scontrol", "suspend", job)
+        wait_until(lambda: [entry["state"] for entry in slurm.jobs_of("n1", NOBODY)] == ["suspended"], f"it to leave{slurm.why()}")
+        step = log.last_step()
+        slurm.tell("scontrol", "resume", job)
+        log.wait_until(lambda _: log.is_right() > step + 2, "it to go on")
+        brokers = [pid for pid in pids() if read_text(f"/proc/{pid}/comm") == "brumate-broker\n" and
+                   f"{slurm.dir}/here/{NOBODY}/" in read_text(f"/proc/{pid}/environ")]
+        expect(brokers and all(f"/brumate/{NOBODY}" in read_text(f"/proc/{pid}/cgroup") for pid in brokers), f"{brokers}")
+        slurm.tell("scancel", job)
+        wait_until(lambda: not slurm.jobs_of("n1", NOBODY), "its end", 30)
 
 
 main()
