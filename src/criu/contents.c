@@ -25,7 +25,7 @@
 #include <sys/stat.h>
 
 #include "base/cleanup.h"
-#include "image/escape.h"
+#include "base/escape.h"
 #include "images.pb-c.h"
 
 /* Of CRIU's image format. */

@@ -148,7 +148,7 @@ typedef int (*criu_image_read_fn)(void *arg, const char *name, char **ret, size_
  * criu_contents_read() - tell what the images ask for
  *
  * Pure, but for @read. @ret (owned) is an object: processes, the root first; files and sockets, each with its holders.
- * What the members mean is in wire/io.brumate.varlink. Strings are escaped as image/escape.h does.
+ * What the members mean is in wire/io.brumate.varlink. Strings are escaped as base/escape.h does.
  * Errors to act on: -EBADMSG names the image that is damaged, -E2BIG (more than CRIU_CONTENTS_TEXT_MAX), -ENOMEM.
  */
 int criu_contents_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);

@@ -25,10 +25,10 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/escape.h"
 #include "base/paths.h"
 #include "criu/images.h"
 #include "engine/rights.h"
-#include "image/escape.h"
 #include "job/job.h"
 #include "process/aside.h"
 #include "process/ports.h"

@@ -18,7 +18,7 @@
 
 #include "base/array.h"
 #include "base/fd.h"
-#include "image/escape.h"
+#include "base/escape.h"
 #include "wire/wire.h"
 
 enum { RECORD_VERSION = 1, AGAIN_MAX = 16, BUFFER_BYTES = 1 << 20, COPY_STEP_BYTES = 1 << 30 };

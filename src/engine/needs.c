@@ -17,7 +17,7 @@
 #include "base/user.h"
 #include "engine/externals.h"
 #include "engine/job-files.h"
-#include "image/escape.h"
+#include "base/escape.h"
 #include "wire/wire.h"
 
 enum { PROBLEM_BYTES = 160, LISTED = 3, LIST_BYTES = 900 };

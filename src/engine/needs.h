@@ -9,7 +9,7 @@
 #include "engine/op.h"
 
 /** Lists it: an array (@ret, owned) of Need of io.brumate. Looks with the rights of the job's user. Strings are escaped as
- * image/escape.h does. Errors as criu_files_read(). */
+ * base/escape.h does. Errors as criu_files_read(). */
 int needs_find(json_t **ret, const struct manifest *m, criu_image_read_fn read, void *arg,
 	       struct brumate_error *err);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * Reads and writes a manifest. Its members are described once in tables: name, type, place in struct manifest and
- * range. Encoder, decoder and destructor are loops over these tables, so none of them can forget a member.
+ * Reads and writes a manifest, whose members are described once, in tables (base/schema.h).
  *
  * The decoder's input is untrusted. It checks JSON, format, version and digest, then each member of the tables.
  * Members that are not in the tables are covered by the digest and otherwise ignored. The encoder never writes what
@@ -11,84 +10,22 @@
 
 #include <ctype.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <limits.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "image/escape.h"
+#include "base/schema.h"
 
 #define MANIFEST_FORMAT "brumate-checkpoint"
 
-/* The longest duration that is written: beyond it a double loses precision in microseconds. */
-#define MANIFEST_SECONDS_MAX 1e9
-
 /* ---- tables ---- */
 
-enum field_kind {
-	FIELD_TEXT,	/* char[size], NUL-terminated */
-	FIELD_STRING,	/* char *, owned */
-	FIELD_OPTIONAL, /* char *, owned, or NULL, which is null in JSON */
-	FIELD_ARGV,	/* char **, NULL-terminated, owned */
-	FIELD_U64,
-	FIELD_U32,
-	FIELD_INT,
-	FIELD_BOOL,
-	FIELD_SECONDS, /* double; whole microseconds in JSON */
-	FIELD_DIGEST,
-	FIELD_WORD,  /* an enum; one of words in JSON */
-	FIELD_GROUP, /* an object whose members lie in the same structure */
-	FIELD_LIST,  /* an array of objects; a pointer, owned, and a count */
-};
+enum { ARGV_MAX = 1 << 16, LABELS_MAX = 64 };
 
-struct field {
-	const char *name;
-	enum field_kind kind;
-	size_t offset;
-	size_t size; /* of a TEXT with its NUL; of an element of a LIST */
-	int64_t min; /* of U64, U32, INT */
-	int64_t max; /* of those; of elements of a LIST or ARGV; of bytes of a STRING; of words of a WORD */
-	const struct field *members;
-	size_t n_members;
-	size_t count_offset; /* of a LIST's count */
-	const char *const *words;
-	int since; /* version of the manifest that introduced it; 0: the first */
-	/* Omitted if a LIST, ARGV or TEXT is empty, a U64 is 0, or a BOOL is false. */
-	bool optional;
-};
-
-enum { ARGV_MAX = 1 << 16, LABELS_MAX = 64, STRING_BYTES_MAX = 1 << 20 };
-
-#define N_OF(array) (sizeof(array) / sizeof((array)[0]))
-/* @...: since and optional, if needed. */
-#define FIELD(type, key, member, type_kind, ...)                                              \
-	{                                                                                     \
-		.name = key, .kind = type_kind, .offset = offsetof(type, member), __VA_ARGS__ \
-	}
-#define TEXT(type, key, member, ...) \
-	FIELD(type, key, member, FIELD_TEXT, .size = sizeof(((type *)0)->member), __VA_ARGS__)
-#define NUMBER(type, key, member, type_kind, low, high, ...) \
-	FIELD(type, key, member, type_kind, .min = low, .max = high, __VA_ARGS__)
-#define BYTES(type, member) NUMBER(type, #member, member, FIELD_U64, 0, INT64_MAX)
-#define PLAIN(type, key, member, type_kind) \
-	FIELD(type, key, member, type_kind, .max = STRING_BYTES_MAX)
-#define WORD(type, member, list) \
-	FIELD(type, #member, member, FIELD_WORD, .max = N_OF(list), .words = list)
-#define LIST(type, key, member, count, table, most, ...)                                         \
-	FIELD(type, key, member, FIELD_LIST, .size = sizeof(*((type *)0)->member), .max = most,  \
-	      .members = table, .n_members = N_OF(table), .count_offset = offsetof(type, count), \
-	      __VA_ARGS__)
-#define GROUP(key, table, ...)                                                                \
-	{                                                                                     \
-		.name = key, .kind = FIELD_GROUP, .members = table, .n_members = N_OF(table), \
-		__VA_ARGS__                                                                   \
-	}
-
-static const struct field job_fields[] = {
+static const struct schema_field job_fields[] = {
 	TEXT(struct manifest, "id", job.id),
 	TEXT(struct manifest, "name", job.name),
 	NUMBER(struct manifest, "uid", job.uid, FIELD_U32, 0, UINT32_MAX),
@@ -104,7 +41,7 @@ static const struct field job_fields[] = {
 	TEXT(struct manifest, "started_as", job.started_as, .since = 3, .optional = true),
 };
 
-static const struct field host_fields[] = {
+static const struct schema_field host_fields[] = {
 	TEXT(struct manifest, "kernel", host.kernel),
 	TEXT(struct manifest, "machine", host.machine),
 	TEXT(struct manifest, "hostname", host.hostname),
@@ -114,14 +51,14 @@ static const struct field host_fields[] = {
 	      .max = MANIFEST_PAGE_BYTES_MAX, .optional = true),
 };
 
-static const struct field gpu_fields[] = {
+static const struct schema_field gpu_fields[] = {
 	TEXT(struct manifest_gpu, "uuid", uuid),
 	TEXT(struct manifest_gpu, "name", name),
 	BYTES(struct manifest_gpu, total_bytes),
 	BYTES(struct manifest_gpu, used_bytes),
 };
 
-static const struct field process_fields[] = {
+static const struct schema_field process_fields[] = {
 	NUMBER(struct manifest_process, "pid", pid, FIELD_INT, 1, INT_MAX),
 	NUMBER(struct manifest_process, "ppid", ppid, FIELD_INT, 0, INT_MAX),
 	TEXT(struct manifest_process, "comm", comm),
@@ -131,23 +68,23 @@ static const struct field process_fields[] = {
 	BYTES(struct manifest_process, rss_bytes),
 };
 
-static const struct field external_fields[] = {
+static const struct schema_field external_fields[] = {
 	PLAIN(struct manifest_external, "key", key, FIELD_STRING),
 	TEXT(struct manifest_external, "become", become),
 };
 
-static const struct field file_fields[] = {
+static const struct schema_field file_fields[] = {
 	PLAIN(struct manifest_file, "path", path, FIELD_STRING),
 	BYTES(struct manifest_file, len_bytes),
 	PLAIN(struct manifest_file, "digest", digest, FIELD_DIGEST),
 };
 
-static const struct field huge_pages_fields[] = {
+static const struct schema_field huge_pages_fields[] = {
 	NUMBER(struct manifest_huge_pages, "page_bytes", page_bytes, FIELD_U64, 1, INT64_MAX),
 	BYTES(struct manifest_huge_pages, bytes),
 };
 
-static const struct field group_fields[] = {
+static const struct schema_field group_fields[] = {
 	NUMBER(struct manifest_group, "gid", gid, FIELD_U32, 0, UINT32_MAX),
 };
 
@@ -155,7 +92,7 @@ static const struct field group_fields[] = {
 #define SET(key, number) \
 	NUMBER(struct manifest_rights, key, capabilities[number], FIELD_U64, 0, INT64_MAX)
 
-static const struct field rights_fields[] = {
+static const struct schema_field rights_fields[] = {
 	NUMBER(struct manifest_rights, "pid", pid, FIELD_INT, 1, INT_MAX),
 	ID("uid", uids[0]),
 	ID("euid", uids[1]),
@@ -176,19 +113,19 @@ static const struct field rights_fields[] = {
 	TEXT(struct manifest_rights, "label", label),
 };
 
-static const struct field filters_fields[] = {
+static const struct schema_field filters_fields[] = {
 	NUMBER(struct manifest_filters, "pid", pid, FIELD_INT, 1, INT_MAX),
 	PLAIN(struct manifest_filters, "digest", digest, FIELD_DIGEST),
 };
 
-static const struct field phase_fields[] = {
+static const struct schema_field phase_fields[] = {
 	TEXT(struct manifest_phase, "name", name),
 	PLAIN(struct manifest_phase, "duration_us", seconds, FIELD_SECONDS),
 };
 
 static const char *const region_words[MANIFEST_REGION__MAX] = { "host", "device" };
 
-static const struct field region_fields[] = {
+static const struct schema_field region_fields[] = {
 	WORD(struct manifest_region, kind, region_words),
 	NUMBER(struct manifest_region, "pid", pid, FIELD_INT, 1, INT_MAX),
 	BYTES(struct manifest_region, id),
@@ -197,12 +134,12 @@ static const struct field region_fields[] = {
 	TEXT(struct manifest_region, "gpu", gpu),
 };
 
-static const struct field pack_fields[] = {
+static const struct schema_field pack_fields[] = {
 	PLAIN(struct manifest_pack, "path", path, FIELD_STRING),
 	BYTES(struct manifest_pack, len_bytes),
 };
 
-static const struct field memory_fields[] = {
+static const struct schema_field memory_fields[] = {
 	LIST(struct manifest, "regions", memory.regions, memory.n_regions, region_fields,
 	     MANIFEST_REGIONS_MAX),
 	LIST(struct manifest, "packs", memory.packs, memory.n_packs, pack_fields,
@@ -214,7 +151,7 @@ static const struct field memory_fields[] = {
 
 enum { EXTERNALS_MAX = 1 << 16, PHASES_MAX = 256 };
 
-static const struct field manifest_fields[] = {
+static const struct schema_field manifest_fields[] = {
 	TEXT(struct manifest, "id", id),
 	TEXT(struct manifest, "created", created),
 	TEXT(struct manifest, "brumate_version", brumate_version),
@@ -249,44 +186,9 @@ static const struct field manifest_fields[] = {
 	TEXT(struct manifest, "signature", signature, .since = 2, .optional = true),
 };
 
-static void free_argv(char **argv)
-{
-	for (size_t i = 0; argv && argv[i]; i++)
-		free(argv[i]);
-	free(argv);
-}
-
-static void free_fields(const struct field *fields, size_t n, char *base)
-{
-	for (const struct field *f = fields; f < fields + n; f++) {
-		void **pointer = (void **)(base + f->offset);
-
-		switch (f->kind) {
-		case FIELD_STRING:
-		case FIELD_OPTIONAL:
-			free(*pointer);
-			break;
-		case FIELD_ARGV:
-			free_argv(*pointer);
-			break;
-		case FIELD_GROUP:
-			free_fields(f->members, f->n_members, base);
-			break;
-		case FIELD_LIST:
-			for (size_t i = 0; i < *(size_t *)(base + f->count_offset); i++)
-				free_fields(f->members, f->n_members,
-					    (char *)*pointer + i * f->size);
-			free(*pointer);
-			break;
-		default:
-			break;
-		}
-	}
-}
-
 void manifest_fini(struct manifest *m)
 {
-	free_fields(manifest_fields, N_OF(manifest_fields), (char *)m);
+	schema_free(manifest_fields, N_OF(manifest_fields), m);
 	*m = MANIFEST_EMPTY;
 }
 
@@ -546,136 +448,6 @@ static int manifest_check(const struct manifest *m, struct brumate_error *err)
 
 /* ---- encoding ---- */
 
-static json_t *encode_object(const struct field *fields, size_t n, const char *base, int version);
-
-static json_t *encode_text(const char *raw, size_t max_bytes)
-{
-	auto_free char *escaped = text_escape(raw, max_bytes);
-
-	return escaped ? json_string(escaped) : NULL;
-}
-
-static json_t *encode_argv(char *const *argv)
-{
-	json_t *array = json_array();
-
-	for (size_t i = 0; array && argv && argv[i]; i++) {
-		if (json_array_append_new(array, encode_text(argv[i], SIZE_MAX)) < 0) {
-			json_decref(array);
-			return NULL;
-		}
-	}
-	return array;
-}
-
-static json_t *encode_list(const struct field *f, const char *base, int version)
-{
-	const char *elements = *(char *const *)(base + f->offset);
-	size_t n = *(const size_t *)(base + f->count_offset);
-	json_t *array = json_array();
-
-	for (size_t i = 0; array && i < n; i++) {
-		json_t *element =
-			encode_object(f->members, f->n_members, elements + i * f->size, version);
-
-		if (json_array_append_new(array, element) < 0) {
-			json_decref(array);
-			return NULL;
-		}
-	}
-	return array;
-}
-
-/* A value out of range becomes -1, which the decoder refuses. */
-static json_int_t microseconds(double seconds)
-{
-	return seconds >= 0 && seconds <= MANIFEST_SECONDS_MAX ? llround(seconds * 1e6) : -1;
-}
-
-static json_t *encode_digest(const struct digest *d)
-{
-	char text[DIGEST_TEXT_BYTES];
-
-	digest_format(text, d);
-	return json_string(text);
-}
-
-/* An invalid value becomes null, which the decoder refuses. */
-static json_t *encode_word(const struct field *f, unsigned value)
-{
-	return value < (uint64_t)f->max ? json_string(f->words[value]) : json_null();
-}
-
-static json_t *encode_field(const struct field *f, const char *base, int version)
-{
-	const char *at = base + f->offset;
-	const char *string;
-
-	switch (f->kind) {
-	case FIELD_TEXT:
-		return encode_text(at, f->size);
-	case FIELD_STRING:
-	case FIELD_OPTIONAL:
-		string = *(char *const *)at;
-		return string ? encode_text(string, SIZE_MAX) : json_null();
-	case FIELD_ARGV:
-		return encode_argv(*(char **const *)at);
-	case FIELD_U64:
-		return json_integer((json_int_t) * (const uint64_t *)at);
-	case FIELD_U32:
-		return json_integer(*(const uint32_t *)at);
-	case FIELD_INT:
-		return json_integer(*(const int *)at);
-	case FIELD_BOOL:
-		return json_boolean(*(const bool *)at);
-	case FIELD_SECONDS:
-		return json_integer(microseconds(*(const double *)at));
-	case FIELD_DIGEST:
-		return encode_digest((const struct digest *)at);
-	case FIELD_WORD:
-		return encode_word(f, *(const unsigned *)at);
-	case FIELD_GROUP:
-		return encode_object(f->members, f->n_members, base, version);
-	case FIELD_LIST:
-		return encode_list(f, base, version);
-	}
-	return NULL;
-}
-
-static bool is_left_out(const struct field *f, const char *base)
-{
-	if (!f->optional)
-		return false;
-	if (f->kind == FIELD_TEXT || f->kind == FIELD_BOOL)
-		return !base[f->offset];
-	if (f->kind == FIELD_ARGV)
-		return !*(char **const *)(base + f->offset) ||
-		       !**(char **const *)(base + f->offset);
-	return f->kind == FIELD_LIST ? !*(const size_t *)(base + f->count_offset)
-				     : !*(const uint64_t *)(base + f->offset);
-}
-
-static int encode_fields(json_t *object, const struct field *fields, size_t n, const char *base,
-			 int version)
-{
-	for (const struct field *f = fields; f < fields + n; f++)
-		if (f->since <= version && !is_left_out(f, base) &&
-		    json_object_set_new(object, f->name, encode_field(f, base, version)) < 0)
-			return -ENOMEM;
-	return 0;
-}
-
-static json_t *encode_object(const struct field *fields, size_t n, const char *base, int version)
-{
-	json_t *object = json_object();
-
-	if (object && encode_fields(object, fields, n, base, version) < 0) {
-		json_decref(object);
-		return NULL;
-	}
-	return object;
-}
-
 /* Encodes all but "digest" (owned); NULL if out of memory. */
 static json_t *encode_root(const struct manifest *m)
 {
@@ -683,8 +455,8 @@ static json_t *encode_root(const struct manifest *m)
 	json_auto_t *object =
 		json_pack("{s:s, s:i}", "format", MANIFEST_FORMAT, "version", version);
 
-	if (!object || encode_fields(object, manifest_fields, N_OF(manifest_fields),
-				     (const char *)m, version) < 0)
+	if (!object ||
+	    schema_encode(object, manifest_fields, N_OF(manifest_fields), m, version) < 0)
 		return NULL;
 	return json_incref(object);
 }
@@ -718,7 +490,7 @@ json_t *manifest_to_json(const struct manifest *m)
 		return NULL;
 	if (manifest_canonical_digest(&digest, object) < 0)
 		return NULL;
-	if (json_object_set_new(object, "digest", encode_digest(&digest)) < 0)
+	if (json_object_set_new(object, "digest", schema_encode_digest(&digest)) < 0)
 		return NULL;
 	return json_incref(object);
 }
@@ -751,212 +523,6 @@ int manifest_encode(const struct manifest *m, char **ret_text, size_t *ret_len_b
 
 /* ---- decoding ---- */
 
-static int decode_object(const struct field *fields, size_t n, char *base, json_t *object,
-			 int version, struct brumate_error *err);
-
-static int fail_want(struct brumate_error *err, const char *what)
-{
-	return brumate_fail(err, EBADMSG, "expected %s", what);
-}
-
-static int decode_string(char **ret, json_t *value, size_t max_bytes, struct brumate_error *err)
-{
-	char *raw;
-
-	if (!json_is_string(value))
-		return fail_want(err, "a string");
-	int r = text_unescape(&raw, json_string_value(value));
-	if (r == -EBADMSG)
-		return fail_want(err, "a string whose escapes are \\\\ and \\xNN");
-	if (r < 0)
-		return brumate_fail(err, -r, "%m");
-	if (strlen(raw) > max_bytes) {
-		free(raw);
-		return brumate_fail(err, EBADMSG, "expected at most %zu bytes", max_bytes);
-	}
-	*ret = raw;
-	return 0;
-}
-
-static int decode_text(const struct field *f, char *ret, json_t *value, struct brumate_error *err)
-{
-	auto_free char *raw = NULL;
-	int r = decode_string(&raw, value, f->size - 1, err);
-
-	if (r == 0 && f->optional && !*raw)
-		return fail_want(err, "a value, or the member left out");
-	if (r == 0)
-		memcpy(ret, raw, strlen(raw) + 1);
-	return r;
-}
-
-static int decode_argv(const struct field *f, char ***ret, json_t *value, struct brumate_error *err)
-{
-	if (!json_is_array(value) || (int64_t)json_array_size(value) > f->max)
-		return brumate_fail(err, EBADMSG,
-				    "expected an array of at most %" PRId64 " strings", f->max);
-
-	size_t n = json_array_size(value);
-	*ret = calloc(n + 1, sizeof(**ret));
-	if (!*ret)
-		return brumate_fail(err, ENOMEM, "%m");
-	for (size_t i = 0; i < n; i++) {
-		int r = decode_string(&(*ret)[i], json_array_get(value, i), MANIFEST_BYTES_MAX,
-				      err);
-
-		if (r < 0)
-			return brumate_wrap(err, r, "item %zu", i);
-	}
-	return 0;
-}
-
-static int decode_integer(int64_t *ret, json_t *value, int64_t min, int64_t max,
-			  struct brumate_error *err)
-{
-	int64_t n = json_integer_value(value);
-
-	if (!json_is_integer(value) || n < min || n > max)
-		return brumate_fail(err, EBADMSG,
-				    "expected an integer from %" PRId64 " to %" PRId64, min, max);
-	*ret = n;
-	return 0;
-}
-
-static int decode_number(const struct field *f, char *at, json_t *value, struct brumate_error *err)
-{
-	int64_t n = 0;
-	int r = decode_integer(&n, value, f->min, f->max, err);
-
-	if (r < 0)
-		return r;
-	if (f->kind == FIELD_U64)
-		*(uint64_t *)at = (uint64_t)n;
-	else if (f->kind == FIELD_U32)
-		*(uint32_t *)at = (uint32_t)n;
-	else
-		*(int *)at = (int)n;
-	return 0;
-}
-
-static int decode_seconds(double *ret, json_t *value, struct brumate_error *err)
-{
-	int64_t us = 0;
-	int r = decode_integer(&us, value, 0, (int64_t)(MANIFEST_SECONDS_MAX * 1e6), err);
-
-	if (r == 0)
-		*ret = (double)us / 1e6;
-	return r;
-}
-
-static int decode_digest(struct digest *ret, json_t *value, struct brumate_error *err)
-{
-	const char *text = json_string_value(value);
-
-	return text && digest_parse(ret, text) == 0
-		       ? 0
-		       : fail_want(err, "64 lower-case hexadecimal digits");
-}
-
-static int decode_word(const struct field *f, unsigned *ret, json_t *value,
-		       struct brumate_error *err)
-{
-	const char *text = json_string_value(value);
-
-	for (unsigned i = 0; text && i < (uint64_t)f->max; i++) {
-		if (!strcmp(text, f->words[i])) {
-			*ret = i;
-			return 0;
-		}
-	}
-	return fail_want(err, "a word that this version knows");
-}
-
-static int decode_list(const struct field *f, char *base, json_t *value, int version,
-		       struct brumate_error *err)
-{
-	size_t *count = (size_t *)(base + f->count_offset);
-	char **elements = (char **)(base + f->offset);
-
-	if (!json_is_array(value) || (int64_t)json_array_size(value) > f->max)
-		return brumate_fail(err, EBADMSG, "expected an array of at most %" PRId64 " items",
-				    f->max);
-
-	size_t n = json_array_size(value);
-	if (n == 0)
-		return 0;
-	*elements = calloc(n, f->size);
-	if (!*elements)
-		return brumate_fail(err, ENOMEM, "%m");
-	*count = n;
-	for (size_t i = 0; i < n; i++) {
-		int r = decode_object(f->members, f->n_members, *elements + i * f->size,
-				      json_array_get(value, i), version, err);
-
-		if (r < 0)
-			return brumate_wrap(err, r, "item %zu", i);
-	}
-	return 0;
-}
-
-static int decode_field(const struct field *f, char *base, json_t *value, int version,
-			struct brumate_error *err)
-{
-	char *at = base + f->offset;
-
-	switch (f->kind) {
-	case FIELD_TEXT:
-		return decode_text(f, at, value, err);
-	case FIELD_OPTIONAL:
-		if (json_is_null(value))
-			return 0;
-		/* fall through */
-	case FIELD_STRING:
-		return decode_string((char **)at, value, (size_t)f->max, err);
-	case FIELD_ARGV:
-		return decode_argv(f, (char ***)at, value, err);
-	case FIELD_U64:
-	case FIELD_U32:
-	case FIELD_INT:
-		return decode_number(f, at, value, err);
-	case FIELD_BOOL:
-		if (!json_is_boolean(value))
-			return fail_want(err, "true or false");
-		*(bool *)at = json_is_true(value);
-		return 0;
-	case FIELD_SECONDS:
-		return decode_seconds((double *)at, value, err);
-	case FIELD_DIGEST:
-		return decode_digest((struct digest *)at, value, err);
-	case FIELD_WORD:
-		return decode_word(f, (unsigned *)at, value, err);
-	case FIELD_GROUP:
-		return decode_object(f->members, f->n_members, base, value, version, err);
-	case FIELD_LIST:
-		return decode_list(f, base, value, version, err);
-	}
-	return -EBADMSG;
-}
-
-static int decode_object(const struct field *fields, size_t n, char *base, json_t *object,
-			 int version, struct brumate_error *err)
-{
-	if (!json_is_object(object))
-		return fail_want(err, "an object");
-
-	for (const struct field *f = fields; f < fields + n; f++) {
-		json_t *value = json_object_get(object, f->name);
-
-		if (f->since > version || (f->optional && !value))
-			continue;
-		if (!value)
-			return brumate_fail(err, EBADMSG, "%s is missing", f->name);
-		int r = decode_field(f, base, value, version, err);
-		if (r < 0)
-			return brumate_wrap(err, r, "%s", f->name);
-	}
-	return 0;
-}
-
 static int check_version(int *ret, const json_t *object, struct brumate_error *err)
 {
 	const char *format = json_string_value(json_object_get(object, "format"));
@@ -987,7 +553,7 @@ static int check_digest(struct digest *ret_body, json_t *object, struct brumate_
 
 	if (!member)
 		return brumate_fail(err, EBADMSG, "digest is missing");
-	int r = decode_digest(&wanted, member, err);
+	int r = schema_decode_digest(&wanted, member, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "digest");
 
@@ -1008,8 +574,7 @@ static int decode_root(struct manifest *m, json_t *root, struct brumate_error *e
 	if (r == 0)
 		r = check_digest(&m->body, root, err);
 	if (r == 0)
-		r = decode_object(manifest_fields, N_OF(manifest_fields), (char *)m, root,
-				  m->version, err);
+		r = schema_decode(manifest_fields, N_OF(manifest_fields), m, root, m->version, err);
 	if (r == 0)
 		r = manifest_check(m, err);
 	return r;

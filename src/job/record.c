@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/hex.h"
+#include "base/schema.h"
 #include "job/labels.h"
 
 enum { RECORD_VERSION = 1, ARGV_MAX = 1 << 17, STOPPED_MAX = 1 << 22 };
@@ -29,6 +30,36 @@ bool job_id_is_valid(const char *id)
 {
 	return strlen(id) == 8 && strspn(id, "0123456789abcdef") == 8;
 }
+
+/* ---- what tables say ---- */
+
+static const struct schema_field gpu_fields[] = {
+	TEXT(struct job_gpu, "uuid", uuid),
+	TEXT(struct job_gpu, "name", name),
+	NUMBER(struct job_gpu, "bytes", bytes, FIELD_U64, 0, INT64_MAX, .lenient = true),
+};
+
+static const struct schema_field record_fields[] = {
+	TEXT(struct job, "id", id),
+	TEXT(struct job, "name", name),
+	TEXT(struct job, "created", created),
+	TEXT(struct job, "boot_id", boot_id),
+	LIST(struct job, "gpus", gpus, n_gpus, gpu_fields, MANIFEST_GPUS_MAX, .lenient = true),
+	FIELD(struct job, "state", state, FIELD_WORD, .max = JOB_STATE__MAX, .words = job_state_names),
+	NUMBER(struct job, "uid", uid, FIELD_U32, 0, UINT32_MAX),
+	NUMBER(struct job, "gid", gid, FIELD_U32, 0, UINT32_MAX),
+	FIELD(struct job, "simulated", simulated, FIELD_BOOL, .lenient = true),
+	FIELD(struct job, "by_pid", by_pid, FIELD_BOOL, .lenient = true),
+	FIELD(struct job, "restored", restored, FIELD_BOOL, .lenient = true),
+	/* Older records have no data path: it was the driver's. */
+	FIELD(struct job, "data_path", data_path, FIELD_WORD, .max = JOB_DATA_PATH__MAX,
+	      .words = job_data_path_names, .lenient = true),
+	FIELD(struct job, "parked", parked, FIELD_BOOL, .lenient = true),
+	NUMBER(struct job, "kept_bytes", kept_bytes, FIELD_U64, 0, INT64_MAX, .lenient = true),
+	NUMBER(struct job, "pid_ns", pid_ns, FIELD_U64, 0, INT64_MAX, .lenient = true),
+	NUMBER(struct job, "sequence", sequence, FIELD_U64, 0, MANIFEST_SEQUENCE_MAX,
+	       .lenient = true),
+};
 
 /* ---- bytes that may not be UTF-8 ---- */
 
@@ -107,18 +138,6 @@ static json_t *encode_op(const struct job_op *op)
 			 encode_id(op->criu));
 }
 
-static json_t *encode_gpus(const struct job *j)
-{
-	auto_json json_t *list = json_array();
-
-	for (size_t i = 0; list && i < j->n_gpus; i++)
-		if (json_array_append_new(list, json_pack("{s:s,s:s,s:I}", "uuid", j->gpus[i].uuid,
-							  "name", j->gpus[i].name, "bytes",
-							  (json_int_t)j->gpus[i].bytes)) < 0)
-			return NULL;
-	return take_ptr(&list);
-}
-
 static json_t *encode_stopped(const struct job *j)
 {
 	auto_json json_t *list = json_array();
@@ -171,24 +190,22 @@ json_t *record_encode(const struct job *j)
 {
 	json_t *exit_code =
 		j->exit_code == JOB_EXIT_UNKNOWN ? json_null() : json_integer(j->exit_code);
+	auto_json json_t *o = json_pack("{s:i}", "version", RECORD_VERSION);
+	auto_json json_t *rest = json_pack(
+		"{s:o,s:o,s:o,s:s?,s:o,s:o,s:o,s:o,s:o,s:s?,s:o,s:o,s:o,s:o,s:o,s:o}", "argv",
+		encode_argv(j->argv), "cwd", encode_bytes(j->cwd), "log", encode_bytes(j->log),
+		"started_as", j->started_as[0] ? j->started_as : NULL, "root", encode_id(j->root),
+		"command", encode_id(j->command), "init", encode_id(j->init), "owner",
+		encode_id(j->owner), "exit_code", exit_code, "checkpoint", j->checkpoint,
+		"checkpoint_path", encode_bytes(j->checkpoint_path), "message",
+		wire_string(j->message), "op", encode_op(&j->op), "schedule",
+		encode_schedule(&j->schedule), "labels", labels_to_json(j->labels), "stopped",
+		encode_stopped(j));
 
-	return json_pack(
-		"{s:i,s:s,s:s,s:s,s:s,s:I,s:I,s:o,s:o,s:o,s:b,s:b,s:b,s:s?,s:s,s:b,s:I,s:o,s:o,s:o,"
-		"s:o,"
-		"s:s,s:I,s:o,s:s?,s:o,s:I,s:o,s:o,s:o,s:o,s:o,s:o}",
-		"version", RECORD_VERSION, "id", j->id, "name", j->name, "state",
-		job_state_name(j->state), "created", j->created, "uid", (json_int_t)j->uid, "gid",
-		(json_int_t)j->gid, "argv", encode_argv(j->argv), "cwd", encode_bytes(j->cwd),
-		"log", encode_bytes(j->log), "simulated", j->simulated, "by_pid", j->by_pid,
-		"restored", j->restored, "started_as", j->started_as[0] ? j->started_as : NULL,
-		"data_path", job_data_path_name(j->data_path), "parked", j->parked, "kept_bytes",
-		(json_int_t)j->kept_bytes, "root", encode_id(j->root), "command",
-		encode_id(j->command), "init", encode_id(j->init), "owner", encode_id(j->owner),
-		"boot_id", j->boot_id, "pid_ns", (json_int_t)j->pid_ns, "exit_code", exit_code,
-		"checkpoint", j->checkpoint, "checkpoint_path", encode_bytes(j->checkpoint_path),
-		"sequence", (json_int_t)j->sequence, "message", wire_string(j->message), "gpus",
-		encode_gpus(j), "op", encode_op(&j->op), "schedule", encode_schedule(&j->schedule),
-		"labels", labels_to_json(j->labels), "stopped", encode_stopped(j));
+	if (!o || !rest || schema_encode(o, record_fields, N_OF(record_fields), j, 0) < 0 ||
+	    json_object_update(o, rest) < 0)
+		return NULL;
+	return take_ptr(&o);
 }
 
 /* ---- decoding ---- */
@@ -365,33 +382,6 @@ static int decode_schedule(struct job_schedule *ret, json_t *o, struct brumate_e
 	return 0;
 }
 
-static int decode_gpus(struct job *j, json_t *o, struct brumate_error *err)
-{
-	json_t *list = NULL;
-	int r = wire_get_array(o, "gpus", &list, err);
-	size_t n = json_array_size(list);
-
-	if (r < 0 || !n)
-		return r;
-	if (n > MANIFEST_GPUS_MAX)
-		return brumate_fail(err, EBADMSG, "gpus: %zu", n);
-	j->gpus = calloc(n, sizeof(*j->gpus));
-	if (!j->gpus)
-		return brumate_fail(err, ENOMEM, "gpus: %m");
-	j->n_gpus = n;
-	for (size_t i = 0; i < n; i++) {
-		json_t *gpu = json_array_get(list, i);
-		int64_t bytes = 0;
-
-		if ((r = decode_text(j->gpus[i].uuid, MANIFEST_UUID_BYTES, gpu, "uuid", err)) < 0 ||
-		    (r = decode_text(j->gpus[i].name, MANIFEST_NAME_BYTES, gpu, "name", err)) < 0 ||
-		    (r = wire_get_int(gpu, "bytes", 0, INT64_MAX, &bytes, err)) < 0)
-			return brumate_wrap(err, r, "gpus");
-		j->gpus[i].bytes = (uint64_t)bytes;
-	}
-	return 0;
-}
-
 /* Of older records none stands still. */
 static int decode_stopped(struct job *j, json_t *o, struct brumate_error *err)
 {
@@ -421,50 +411,13 @@ static int decode_stopped(struct job *j, json_t *o, struct brumate_error *err)
 	return 0;
 }
 
-/* Older records have no data path: it was the driver's. */
-static int decode_data_path(struct job *j, json_t *o, struct brumate_error *err)
+static int decode_exit_code(struct job *j, json_t *o, struct brumate_error *err)
 {
-	const char *name;
-	int64_t kept = 0;
-	int r = wire_get_string(o, "data_path", &name, err);
+	int64_t exit_code = JOB_EXIT_UNKNOWN;
+	int r = wire_get_int(o, "exit_code", 0, 255, &exit_code, err);
 
-	if (r == 0)
-		r = wire_get_bool(o, "parked", &j->parked, err);
-	if (r == 0)
-		r = wire_get_int(o, "kept_bytes", 0, INT64_MAX, &kept, err);
-	j->kept_bytes = (uint64_t)kept;
-	if (r < 0 || !name)
-		return r;
-	for (int i = 0; i < JOB_DATA_PATH__MAX; i++)
-		if (!strcmp(name, job_data_path_name((enum job_data_path)i))) {
-			j->data_path = (enum job_data_path)i;
-			return 0;
-		}
-	return brumate_fail(err, EBADMSG, "data_path: unknown \"%s\"", name);
-}
-
-static int decode_numbers(struct job *j, json_t *o, struct brumate_error *err)
-{
-	int64_t uid = -1, gid = -1, exit_code = JOB_EXIT_UNKNOWN, sequence = 0, pid_ns = 0;
-	int r;
-
-	if ((r = wire_get_int(o, "uid", 0, UINT32_MAX, &uid, err)) < 0 ||
-	    (r = wire_get_int(o, "gid", 0, UINT32_MAX, &gid, err)) < 0 ||
-	    (r = wire_get_int(o, "exit_code", 0, 255, &exit_code, err)) < 0 ||
-	    (r = wire_get_int(o, "sequence", 0, MANIFEST_SEQUENCE_MAX, &sequence, err)) < 0 ||
-	    (r = wire_get_int(o, "pid_ns", 0, INT64_MAX, &pid_ns, err)) < 0 ||
-	    (r = wire_get_bool(o, "simulated", &j->simulated, err)) < 0 ||
-	    (r = wire_get_bool(o, "by_pid", &j->by_pid, err)) < 0 ||
-	    (r = wire_get_bool(o, "restored", &j->restored, err)) < 0)
-		return r;
-	if (uid < 0 || gid < 0)
-		return brumate_fail(err, EBADMSG, "uid, gid: missing");
-	j->uid = (uid_t)uid;
-	j->gid = (gid_t)gid;
 	j->exit_code = (int)exit_code;
-	j->sequence = (uint64_t)sequence;
-	j->pid_ns = (uint64_t)pid_ns;
-	return 0;
+	return r;
 }
 
 static int decode_strings(struct job *j, json_t *o, struct brumate_error *err)
@@ -472,11 +425,7 @@ static int decode_strings(struct job *j, json_t *o, struct brumate_error *err)
 	const char *checkpoint, *started_as;
 	int r;
 
-	if ((r = decode_text(j->id, sizeof(j->id), o, "id", err)) < 0 ||
-	    (r = decode_text(j->name, sizeof(j->name), o, "name", err)) < 0 ||
-	    (r = decode_text(j->created, sizeof(j->created), o, "created", err)) < 0 ||
-	    (r = decode_text(j->boot_id, sizeof(j->boot_id), o, "boot_id", err)) < 0 ||
-	    (r = decode_text(j->message, sizeof(j->message), o, "message", err)) < 0 ||
+	if ((r = decode_text(j->message, sizeof(j->message), o, "message", err)) < 0 ||
 	    (r = wire_get_string(o, "checkpoint", &checkpoint, err)) < 0 ||
 	    (r = wire_get_string(o, "started_as", &started_as, err)) < 0)
 		return r;
@@ -507,13 +456,12 @@ int record_decode(struct job *ret, const char *text, size_t len_bytes, struct br
 	    version != RECORD_VERSION)
 		return brumate_fail(err, EBADMSG, "version %lld, expected %d", (long long)version,
 				    RECORD_VERSION);
-	if ((r = decode_strings(&j, o, err)) < 0 ||
-	    (r = decode_state(&j.state, o, "state", err)) < 0 ||
-	    (r = decode_numbers(&j, o, err)) < 0 || (r = decode_id(&j.root, o, "root", err)) < 0 ||
+	if ((r = schema_decode(record_fields, N_OF(record_fields), &j, o, 0, err)) < 0 ||
+	    (r = decode_strings(&j, o, err)) < 0 || (r = decode_exit_code(&j, o, err)) < 0 ||
+	    (r = decode_id(&j.root, o, "root", err)) < 0 ||
 	    (r = decode_id(&j.command, o, "command", err)) < 0 ||
 	    (r = decode_id(&j.init, o, "init", err)) < 0 ||
 	    (r = decode_id(&j.owner, o, "owner", err)) < 0 || (r = decode_op(&j.op, o, err)) < 0 ||
-	    (r = decode_gpus(&j, o, err)) < 0 || (r = decode_data_path(&j, o, err)) < 0 ||
 	    (r = decode_stopped(&j, o, err)) < 0 ||
 	    (r = decode_schedule(&j.schedule, o, err)) < 0 ||
 	    (r = labels_from_json(&j.labels, json_object_get(o, "labels"), err)) < 0) {

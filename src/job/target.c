@@ -32,7 +32,7 @@ void target_fini(struct target *t)
 
 /* ---- states ---- */
 
-static const char *const state_names[JOB_STATE__MAX] = {
+const char *const job_state_names[JOB_STATE__MAX] = {
 	[JOB_CREATED] = "created",
 	[JOB_RUNNING] = "running",
 	[JOB_SUSPENDING] = "suspending",
@@ -47,7 +47,7 @@ static const char *const state_names[JOB_STATE__MAX] = {
 
 const char *job_state_name(enum job_state state)
 {
-	return state < JOB_STATE__MAX ? state_names[state] : "?";
+	return state < JOB_STATE__MAX ? job_state_names[state] : "?";
 }
 
 bool job_state_is_passing(enum job_state state)
@@ -56,14 +56,14 @@ bool job_state_is_passing(enum job_state state)
 	       state == JOB_RESTORING;
 }
 
-static const char *const data_path_names[JOB_DATA_PATH__MAX] = {
+const char *const job_data_path_names[JOB_DATA_PATH__MAX] = {
 	[JOB_DATA_DRIVER] = "driver",
 	[JOB_DATA_BROKER] = "broker",
 };
 
 const char *job_data_path_name(enum job_data_path path)
 {
-	return path < JOB_DATA_PATH__MAX ? data_path_names[path] : "?";
+	return path < JOB_DATA_PATH__MAX ? job_data_path_names[path] : "?";
 }
 
 #define TO(state) (1u << (state))

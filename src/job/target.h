@@ -30,6 +30,7 @@ enum job_state {
 };
 
 const char *job_state_name(enum job_state state);
+extern const char *const job_state_names[JOB_STATE__MAX];
 /** Whether an operation is under way in that state. */
 bool job_state_is_passing(enum job_state state);
 /** The transition table, for docs and tests. */
@@ -49,6 +50,7 @@ enum job_data_path {
 	JOB_DATA_PATH__MAX,
 };
 const char *job_data_path_name(enum job_data_path path);
+extern const char *const job_data_path_names[JOB_DATA_PATH__MAX];
 
 /** The operation under way, as a successor needs to know it that takes over. */
 struct job_op {

@@ -7,7 +7,7 @@
 #include "service/access.h"
 #include "criu/images.h"
 #include "engine/needs.h"
-#include "image/escape.h"
+#include "base/escape.h"
 #include "service/jobs.h"
 #include "service/resolve.h"
 #include "service/service.h"

@@ -3,7 +3,7 @@
 #include "sample.h"
 
 #include "base/fd.h"
-#include "image/escape.h"
+#include "base/escape.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* The escaped form of strings in a manifest; see escape.h. */
-#include "image/escape.h"
+#include "base/escape.h"
 #include "base/cleanup.h"
 #include "base/hex.h"
 

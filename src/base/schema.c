@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: MIT
+/* Loops over the tables of schema.h. */
+#include "base/schema.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "base/escape.h"
+
+/* The longest duration that is written: beyond it a double loses precision in microseconds. */
+#define SECONDS_MAX 1e9
+
+static void free_argv(char **argv)
+{
+	for (size_t i = 0; argv && argv[i]; i++)
+		free(argv[i]);
+	free(argv);
+}
+
+void schema_free(const struct schema_field *fields, size_t n, void *base_)
+{
+	char *base = base_;
+
+	for (const struct schema_field *f = fields; f < fields + n; f++) {
+		void **pointer = (void **)(base + f->offset);
+
+		switch (f->kind) {
+		case FIELD_STRING:
+		case FIELD_OPTIONAL:
+			free(*pointer);
+			break;
+		case FIELD_ARGV:
+			free_argv(*pointer);
+			break;
+		case FIELD_GROUP:
+			schema_free(f->members, f->n_members, base);
+			break;
+		case FIELD_LIST:
+			for (size_t i = 0; i < *(size_t *)(base + f->count_offset); i++)
+				schema_free(f->members, f->n_members,
+					    (char *)*pointer + i * f->size);
+			free(*pointer);
+			break;
+		default:
+			break;
+		}
+	}
+}
+
+/* ---- encoding ---- */
+
+static json_t *encode_object(const struct schema_field *fields, size_t n, const char *base,
+			     int version);
+
+static json_t *encode_text(const char *raw, size_t max_bytes)
+{
+	auto_free char *escaped = text_escape(raw, max_bytes);
+
+	return escaped ? json_string(escaped) : NULL;
+}
+
+static json_t *encode_argv(char *const *argv)
+{
+	json_t *array = json_array();
+
+	for (size_t i = 0; array && argv && argv[i]; i++) {
+		if (json_array_append_new(array, encode_text(argv[i], SIZE_MAX)) < 0) {
+			json_decref(array);
+			return NULL;
+		}
+	}
+	return array;
+}
+
+static json_t *encode_list(const struct schema_field *f, const char *base, int version)
+{
+	const char *elements = *(char *const *)(base + f->offset);
+	size_t n = *(const size_t *)(base + f->count_offset);
+	json_t *array = json_array();
+
+	for (size_t i = 0; array && i < n; i++) {
+		json_t *element =
+			encode_object(f->members, f->n_members, elements + i * f->size, version);
+
+		if (json_array_append_new(array, element) < 0) {
+			json_decref(array);
+			return NULL;
+		}
+	}
+	return array;
+}
+
+/* A value out of range becomes -1, which the decoder refuses. */
+static json_int_t microseconds(double seconds)
+{
+	return seconds >= 0 && seconds <= SECONDS_MAX ? llround(seconds * 1e6) : -1;
+}
+
+json_t *schema_encode_digest(const struct digest *d)
+{
+	char text[DIGEST_TEXT_BYTES];
+
+	digest_format(text, d);
+	return json_string(text);
+}
+
+/* An invalid value becomes null, which the decoder refuses. */
+static json_t *encode_word(const struct schema_field *f, unsigned value)
+{
+	return value < (uint64_t)f->max ? json_string(f->words[value]) : json_null();
+}
+
+static json_t *encode_field(const struct schema_field *f, const char *base, int version)
+{
+	const char *at = base + f->offset;
+	const char *string;
+
+	switch (f->kind) {
+	case FIELD_TEXT:
+		return encode_text(at, f->size);
+	case FIELD_STRING:
+	case FIELD_OPTIONAL:
+		string = *(char *const *)at;
+		return string ? encode_text(string, SIZE_MAX) : json_null();
+	case FIELD_ARGV:
+		return encode_argv(*(char **const *)at);
+	case FIELD_U64:
+		return json_integer((json_int_t) * (const uint64_t *)at);
+	case FIELD_U32:
+		return json_integer(*(const uint32_t *)at);
+	case FIELD_INT:
+		return json_integer(*(const int *)at);
+	case FIELD_BOOL:
+		return json_boolean(*(const bool *)at);
+	case FIELD_SECONDS:
+		return json_integer(microseconds(*(const double *)at));
+	case FIELD_DIGEST:
+		return schema_encode_digest((const struct digest *)at);
+	case FIELD_WORD:
+		return encode_word(f, *(const unsigned *)at);
+	case FIELD_GROUP:
+		return encode_object(f->members, f->n_members, base, version);
+	case FIELD_LIST:
+		return encode_list(f, base, version);
+	}
+	return NULL;
+}
+
+static bool is_left_out(const struct schema_field *f, const char *base)
+{
+	if (!f->optional)
+		return false;
+	if (f->kind == FIELD_TEXT || f->kind == FIELD_BOOL)
+		return !base[f->offset];
+	if (f->kind == FIELD_ARGV)
+		return !*(char **const *)(base + f->offset) ||
+		       !**(char **const *)(base + f->offset);
+	return f->kind == FIELD_LIST ? !*(const size_t *)(base + f->count_offset)
+				     : !*(const uint64_t *)(base + f->offset);
+}
+
+int schema_encode(json_t *object, const struct schema_field *fields, size_t n, const void *base,
+		  int version)
+{
+	for (const struct schema_field *f = fields; f < fields + n; f++)
+		if (f->since <= version && !is_left_out(f, base) &&
+		    json_object_set_new(object, f->name, encode_field(f, base, version)) < 0)
+			return -ENOMEM;
+	return 0;
+}
+
+static json_t *encode_object(const struct schema_field *fields, size_t n, const char *base,
+			     int version)
+{
+	json_t *object = json_object();
+
+	if (object && schema_encode(object, fields, n, base, version) < 0) {
+		json_decref(object);
+		return NULL;
+	}
+	return object;
+}
+
+/* ---- decoding ---- */
+
+static int fail_want(struct brumate_error *err, const char *what)
+{
+	return brumate_fail(err, EBADMSG, "expected %s", what);
+}
+
+static int decode_string(char **ret, json_t *value, size_t max_bytes, struct brumate_error *err)
+{
+	char *raw;
+
+	if (!json_is_string(value))
+		return fail_want(err, "a string");
+	int r = text_unescape(&raw, json_string_value(value));
+	if (r == -EBADMSG)
+		return fail_want(err, "a string whose escapes are \\\\ and \\xNN");
+	if (r < 0)
+		return brumate_fail(err, -r, "%m");
+	if (strlen(raw) > max_bytes) {
+		free(raw);
+		return brumate_fail(err, EBADMSG, "expected at most %zu bytes", max_bytes);
+	}
+	*ret = raw;
+	return 0;
+}
+
+static int decode_text(const struct schema_field *f, char *ret, json_t *value,
+		       struct brumate_error *err)
+{
+	auto_free char *raw = NULL;
+	int r = decode_string(&raw, value, f->size - 1, err);
+
+	if (r == 0 && f->optional && !*raw)
+		return fail_want(err, "a value, or the member left out");
+	if (r == 0)
+		memcpy(ret, raw, strlen(raw) + 1);
+	return r;
+}
+
+static int decode_argv(const struct schema_field *f, char ***ret, json_t *value,
+		       struct brumate_error *err)
+{
+	if (!json_is_array(value) || (int64_t)json_array_size(value) > f->max)
+		return brumate_fail(err, EBADMSG,
+				    "expected an array of at most %" PRId64 " strings", f->max);
+
+	size_t n = json_array_size(value);
+	*ret = calloc(n + 1, sizeof(**ret));
+	if (!*ret)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (size_t i = 0; i < n; i++) {
+		int r = decode_string(&(*ret)[i], json_array_get(value, i),
+				      SCHEMA_ARGUMENT_BYTES_MAX, err);
+
+		if (r < 0)
+			return brumate_wrap(err, r, "item %zu", i);
+	}
+	return 0;
+}
+
+static int decode_integer(int64_t *ret, json_t *value, int64_t min, int64_t max,
+			  struct brumate_error *err)
+{
+	int64_t n = json_integer_value(value);
+
+	if (!json_is_integer(value) || n < min || n > max)
+		return brumate_fail(err, EBADMSG,
+				    "expected an integer from %" PRId64 " to %" PRId64, min, max);
+	*ret = n;
+	return 0;
+}
+
+static int decode_number(const struct schema_field *f, char *at, json_t *value,
+			 struct brumate_error *err)
+{
+	int64_t n = 0;
+	int r = decode_integer(&n, value, f->min, f->max, err);
+
+	if (r < 0)
+		return r;
+	if (f->kind == FIELD_U64)
+		*(uint64_t *)at = (uint64_t)n;
+	else if (f->kind == FIELD_U32)
+		*(uint32_t *)at = (uint32_t)n;
+	else
+		*(int *)at = (int)n;
+	return 0;
+}
+
+static int decode_seconds(double *ret, json_t *value, struct brumate_error *err)
+{
+	int64_t us = 0;
+	int r = decode_integer(&us, value, 0, (int64_t)(SECONDS_MAX * 1e6), err);
+
+	if (r == 0)
+		*ret = (double)us / 1e6;
+	return r;
+}
+
+int schema_decode_digest(struct digest *ret, json_t *value, struct brumate_error *err)
+{
+	const char *text = json_string_value(value);
+
+	return text && digest_parse(ret, text) == 0
+		       ? 0
+		       : fail_want(err, "64 lower-case hexadecimal digits");
+}
+
+static int decode_word(const struct schema_field *f, unsigned *ret, json_t *value,
+		       struct brumate_error *err)
+{
+	const char *text = json_string_value(value);
+
+	for (unsigned i = 0; text && i < (uint64_t)f->max; i++) {
+		if (!strcmp(text, f->words[i])) {
+			*ret = i;
+			return 0;
+		}
+	}
+	return text ? brumate_fail(err, EBADMSG, "\"%s\" is no word that this version knows", text)
+		    : fail_want(err, "a word");
+}
+
+static int decode_list(const struct schema_field *f, char *base, json_t *value, int version,
+		       struct brumate_error *err)
+{
+	size_t *count = (size_t *)(base + f->count_offset);
+	char **elements = (char **)(base + f->offset);
+
+	if (!json_is_array(value) || (int64_t)json_array_size(value) > f->max)
+		return brumate_fail(err, EBADMSG, "expected an array of at most %" PRId64 " items",
+				    f->max);
+
+	size_t n = json_array_size(value);
+	if (n == 0)
+		return 0;
+	*elements = calloc(n, f->size);
+	if (!*elements)
+		return brumate_fail(err, ENOMEM, "%m");
+	*count = n;
+	for (size_t i = 0; i < n; i++) {
+		int r = schema_decode(f->members, f->n_members, *elements + i * f->size,
+				      json_array_get(value, i), version, err);
+
+		if (r < 0)
+			return brumate_wrap(err, r, "item %zu", i);
+	}
+	return 0;
+}
+
+static int decode_field(const struct schema_field *f, char *base, json_t *value, int version,
+			struct brumate_error *err)
+{
+	char *at = base + f->offset;
+
+	switch (f->kind) {
+	case FIELD_TEXT:
+		return decode_text(f, at, value, err);
+	case FIELD_OPTIONAL:
+		if (json_is_null(value))
+			return 0;
+		/* fall through */
+	case FIELD_STRING:
+		return decode_string((char **)at, value, (size_t)f->max, err);
+	case FIELD_ARGV:
+		return decode_argv(f, (char ***)at, value, err);
+	case FIELD_U64:
+	case FIELD_U32:
+	case FIELD_INT:
+		return decode_number(f, at, value, err);
+	case FIELD_BOOL:
+		if (!json_is_boolean(value))
+			return fail_want(err, "true or false");
+		*(bool *)at = json_is_true(value);
+		return 0;
+	case FIELD_SECONDS:
+		return decode_seconds((double *)at, value, err);
+	case FIELD_DIGEST:
+		return schema_decode_digest((struct digest *)at, value, err);
+	case FIELD_WORD:
+		return decode_word(f, (unsigned *)at, value, err);
+	case FIELD_GROUP:
+		return schema_decode(f->members, f->n_members, base, value, version, err);
+	case FIELD_LIST:
+		return decode_list(f, base, value, version, err);
+	}
+	return -EBADMSG;
+}
+
+int schema_decode(const struct schema_field *fields, size_t n, void *base, json_t *object,
+		  int version, struct brumate_error *err)
+{
+	if (!json_is_object(object))
+		return fail_want(err, "an object");
+
+	for (const struct schema_field *f = fields; f < fields + n; f++) {
+		json_t *value = json_object_get(object, f->name);
+
+		if (f->since > version || (f->optional && !value) ||
+		    (f->lenient && (!value || json_is_null(value))))
+			continue;
+		if (!value)
+			return brumate_fail(err, EBADMSG, "%s is missing", f->name);
+		int r = decode_field(f, base, value, version, err);
+		if (r < 0)
+			return brumate_wrap(err, r, "%s", f->name);
+	}
+	return 0;
+}
