@@ -549,6 +549,17 @@ int add_string(json_t *parameters, const char *key, const char *value, struct br
 	return set_parameter(parameters, key, string, err);
 }
 
+int add_number(json_t *parameters, const char *key, const char *value, struct brumate_error *err)
+{
+	char *end;
+
+	errno = 0;
+	long long n = strtoll(value, &end, 10);
+	if (errno || end == value || *end)
+		return brumate_fail(err, EINVAL, "--%s: \"%s\" is not a whole number", key, value);
+	return set_parameter(parameters, key, json_integer(n), err);
+}
+
 int add_flag(json_t *parameters, const char *key, const struct invocation *in, int id,
 	     struct brumate_error *err)
 {

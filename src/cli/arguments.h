@@ -47,6 +47,9 @@ int parse_gpu_map(json_t **ret, const char *text, struct brumate_error *err);
 /** The value of a string option, if given, under @key. */
 int add_string(json_t *parameters, const char *key, const char *value, struct brumate_error *err);
 
+/** The whole number @value under @key, which is its option's name too; the method checks its range. -EINVAL. */
+int add_number(json_t *parameters, const char *key, const char *value, struct brumate_error *err);
+
 /** true under @key if the flag @id was given. */
 int add_flag(json_t *parameters, const char *key, const struct invocation *in, int id,
 	     struct brumate_error *err);

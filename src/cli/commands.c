@@ -18,6 +18,8 @@ static const struct option_spec run_options[] = {
 	VALUE(OPT_LABEL, "label", 0, "KEY=VALUE", COMPLETES_LABEL,
 	      "a label for the job; may be repeated"),
 	FLAG(OPT_WAKE, "wake", 0, "once suspended, resume it when it next calls the GPU"),
+	VALUE(OPT_PRIORITY, "priority", 0, "N", COMPLETES_NOTHING,
+	      "of jobs that share GPUs, those with a higher one come first (default: 0)"),
 	SIMULATED,
 	FORMAT,
 	END,

@@ -79,6 +79,8 @@ static int pack_run(json_t **ret, const struct invocation *in, struct brumate_er
 		r = add_string(p, "data_path", in->values[OPT_DATA_PATH], err);
 	if (r == 0)
 		r = add_labels(p, in, err);
+	if (r == 0 && in->values[OPT_PRIORITY])
+		r = add_number(p, "priority", in->values[OPT_PRIORITY], err);
 	if (r == 0)
 		r = add_gpu(p, in, err);
 	if (r < 0)

@@ -509,6 +509,7 @@ int job_create(struct job *ret, const struct job_spec *spec, struct brumate_erro
 	if ((r = labels_copy(&j.labels, spec->labels, err)) < 0 ||
 	    (r = make_dir(&j, spec->id, err)) < 0)
 		return r;
+	j.attributes = spec->attributes;
 	r = fill(&j, spec);
 	if (r < 0) {
 		rmdir(j.dir);
@@ -983,7 +984,7 @@ json_t *job_to_json(const struct job *j)
 
 	for (char **arg = j->argv; arg && *arg; arg++)
 		json_array_append_new(argv, wire_string(*arg));
-	return json_pack(
+	auto_json json_t *o = json_pack(
 		"{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:s?"
 		",s:o,s:o,s:o,s:o,s:o}",
 		"id", j->id, "name", j->name, "state", job_state_name(state), "pid",
@@ -999,4 +1000,5 @@ json_t *job_to_json(const struct job *j)
 		"checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
 		"message", shown_message(j), "schedule", schedule_to_json(&j->schedule), "labels",
 		labels_to_json(j->labels), "ended", shown_end(j));
+	return o && job_attributes_encode(o, &j->attributes) == 0 ? take_ptr(&o) : NULL;
 }

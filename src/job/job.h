@@ -24,6 +24,7 @@ struct job_spec {
 	const char *name; /* NULL: made from the command and the id */
 	char *const *argv;
 	char *const *labels; /* labels.h; NULL: none */
+	struct job_attributes attributes;
 	const char *cwd;
 	const char *log; /* NULL: $BRUMATE_LOG_DIR/ID.log, none with by_pid */
 	uid_t uid;

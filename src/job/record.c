@@ -61,6 +61,21 @@ static const struct schema_field record_fields[] = {
 	       .lenient = true),
 };
 
+static const struct schema_field attribute_fields[] = {
+	NUMBER(struct job_attributes, "priority", priority, FIELD_INT, JOB_PRIORITY_MIN,
+	       JOB_PRIORITY_MAX, .lenient = true),
+};
+
+int job_attributes_encode(json_t *o, const struct job_attributes *a)
+{
+	return schema_encode(o, attribute_fields, N_OF(attribute_fields), a, 0);
+}
+
+int job_attributes_decode(struct job_attributes *ret, json_t *o, struct brumate_error *err)
+{
+	return schema_decode(attribute_fields, N_OF(attribute_fields), ret, o, 0, err);
+}
+
 /* ---- bytes that may not be UTF-8 ---- */
 
 static json_t *encode_bytes(const char *bytes)
@@ -203,7 +218,7 @@ json_t *record_encode(const struct job *j)
 		encode_stopped(j));
 
 	if (!o || !rest || schema_encode(o, record_fields, N_OF(record_fields), j, 0) < 0 ||
-	    json_object_update(o, rest) < 0)
+	    job_attributes_encode(o, &j->attributes) < 0 || json_object_update(o, rest) < 0)
 		return NULL;
 	return take_ptr(&o);
 }
@@ -457,6 +472,7 @@ int record_decode(struct job *ret, const char *text, size_t len_bytes, struct br
 		return brumate_fail(err, EBADMSG, "version %lld, expected %d", (long long)version,
 				    RECORD_VERSION);
 	if ((r = schema_decode(record_fields, N_OF(record_fields), &j, o, 0, err)) < 0 ||
+	    (r = job_attributes_decode(&j.attributes, o, err)) < 0 ||
 	    (r = decode_strings(&j, o, err)) < 0 || (r = decode_exit_code(&j, o, err)) < 0 ||
 	    (r = decode_id(&j.root, o, "root", err)) < 0 ||
 	    (r = decode_id(&j.command, o, "command", err)) < 0 ||

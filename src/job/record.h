@@ -17,6 +17,19 @@
 #include "process/process.h"
 #include "wire/wire.h"
 
+enum { JOB_PRIORITY_MIN = -1000, JOB_PRIORITY_MAX = 1000 };
+
+/** What a user says of a job at its start: one row of a table each, for record, List, Inspect and Run (record.c). */
+struct job_attributes {
+	int priority; /* the higher, the sooner, of jobs that share GPUs */
+};
+
+/** Adds them to an object. 0 or -ENOMEM. */
+int job_attributes_encode(json_t *o, const struct job_attributes *a);
+
+/** Reads what @o says of them; what it does not stays as it is in @ret. -EBADMSG. */
+int job_attributes_decode(struct job_attributes *ret, json_t *o, struct brumate_error *err);
+
 enum { JOB_SCHEDULE_MS_MIN = 1000, JOB_SCHEDULE_DIR_BYTES = 1024 };
 #define JOB_SCHEDULE_MS_MAX (365ll * 86400 * 1000)
 
@@ -39,6 +52,7 @@ struct job {
 	char created[32]; /* RFC 3339 */
 	char **argv;	  /* NULL-terminated */
 	char **labels;	  /* labels.h; NULL: none */
+	struct job_attributes attributes;
 	char *cwd;
 	bool by_pid;	      /* was running when it was taken in, and has no log */
 	struct proc_id owner; /* the job ends with this process; pid 0: with none */

@@ -169,5 +169,24 @@ def removed_while_a_restore_begins(bed):
         bed.ok("rm", "--checkpoint", checkpoint)
 
 
+@case
+def a_priority_stays_with_its_job(bed):
+    def priority(job):
+        listed = next(row for row in bed.list("ps", "jobs") if row["id"] == job)["priority"]
+        shown = bed.ok("inspect", job, "--format", "json").json()["job"]["priority"]
+        expect(listed == shown, f"ps says {listed}, inspect {shown}")
+        return shown
+
+    plain, _ = bed.counter(name="plain", mib=16)
+    job, log = bed.counter(name="first", mib=16, options=("--priority", "-7"))
+    expect((priority(plain), priority(job)) == (0, -7), f"{priority(plain)}, {priority(job)}")
+    bed.ok("checkpoint", job)
+    bed.ok("restore", job)
+    log.goes_on()
+    expect(priority(job) == -7, "lost by a restore")
+    for word, text in (("1001", "priority: expected an integer from -1000 to 1000"), ("high", "is not a whole number")):
+        bed.refused(2, text, "run", "--priority", word, "--", "true")
+
+
 if __name__ == "__main__":
     main()

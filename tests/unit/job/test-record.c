@@ -46,6 +46,7 @@ static struct job full_job(void)
 		.n_gpus = 2,
 		.n_stopped = 2,
 		.sequence = 1767323045678ull,
+		.attributes = { .priority = -7 },
 		.op = { .kind = "checkpoint",
 			.was_suspended = true,
 			.leave_running = true,
@@ -144,6 +145,7 @@ static void check_same_lists(const struct job *got, const struct job *want)
 	for (; want->argv && want->argv[n]; n++)
 		CHECK_STR(got->argv[n], want->argv[n]);
 	CHECK(!got->argv[n]);
+	CHECK(got->attributes.priority == want->attributes.priority);
 	CHECK(!got->labels == !want->labels);
 	for (n = 0; want->labels && want->labels[n]; n++)
 		CHECK_STR(got->labels[n], want->labels[n]);
@@ -322,6 +324,7 @@ static const struct member members[] = {
 	{ "schedule.next_ms", false },
 	{ "schedule.failure", false },
 	{ "labels", false },
+	{ "priority", false },
 };
 
 /* The object that holds the member, and its key there. */
@@ -433,6 +436,7 @@ static const struct value bad_values[] = {
 	{ "schedule.timeout_ms", "2147483648", "timeout_ms" },
 	{ "schedule.failure", "1", "failure" },
 	{ "labels", "[]", "labels" },
+	{ "priority", "1001", "priority" },
 	{ "labels.team", "1", "labels: team" },
 	{ "labels.team", "\"two\\nlines\"", "label" },
 };
