@@ -177,6 +177,8 @@ def two_gpus(bed):
 @case
 def room_for_owning_is_short(bed):
     """What came back is copied beside itself: where that has no room at once, it is done in parts."""
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Operation]\nSpareCopy=no\n")  # which would be held for the next copy
     job, log = bed.counter(mib=400)
     used = bed.vram()
     for options in ((), ("--park",)):
