@@ -72,7 +72,7 @@ static void add_counts(json_t *job)
 	json_object_set_new(job, "counts", job_counts(&j.target));
 }
 
-/* The file system of the store, with what users who are not root can still write there. */
+/* The file system of the store, with what users other than root can still write there. */
 static void look_at_store(struct metrics *m)
 {
 	auto_free char *dir = NULL;
