@@ -5,7 +5,7 @@ MESON  ?= meson
 FUZZ_SECONDS ?= 20
 
 .PHONY: all setup build demo check check-unit check-asan check-tsan check-clang check-fuzz check-style \
-	soak weave zdtm check-commits bench bench-llm gpu-check gpu-bundle install dist deb rpm node clean format
+	soak weave zdtm check-commits bench bench-llm gpu-check gpu-bundle install uninstall dist deb rpm node clean format
 
 all: build
 
@@ -79,6 +79,10 @@ install: setup $(BUILD)/build.ninja
 	$(if $(PREFIX),$(MESON) configure $(BUILD) -Dprefix=$(PREFIX))
 	@ninja -C $(BUILD)
 	$(MESON) install -C $(BUILD) --no-rebuild $(if $(DESTDIR),--destdir=$(DESTDIR))
+
+# What that has installed, and nothing else.
+uninstall:
+	@tools/uninstall $(BUILD)
 
 # Packages, in build-package/out: of what is committed (dist), of what is here (deb, rpm, and node for packaging/kubernetes).
 dist:
