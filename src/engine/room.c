@@ -14,7 +14,7 @@
 enum { LOOK_FIRST_MS = 20, LOOK_MOST_MS = 500 };
 
 /* While others wait before it, a job has no room, however much is free. */
-static int look(const struct turn *turn, const struct target *target, struct gpu_set *gpus,
+static int look(const struct room_turn *turn, const struct target *target, struct gpu_set *gpus,
 		const struct vault *vault, struct brumate_error *err)
 {
 	if (turn_is_first(turn))
@@ -25,7 +25,7 @@ static int look(const struct turn *turn, const struct target *target, struct gpu
 }
 
 /* Returns 1 if a neighbour has left. */
-static int have_one_leave(const struct turn *turn, const struct target *target)
+static int have_one_leave(const struct room_turn *turn, const struct target *target)
 {
 	const struct job *job = job_of_target(target);
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
@@ -40,7 +40,7 @@ static int have_one_leave(const struct turn *turn, const struct target *target)
 }
 
 /* No event tells when another program frees device memory, so it is polled, with growing pauses. */
-static int wait_in_turn(struct turn *turn, const struct target *target, struct gpu_set *gpus,
+static int wait_in_turn(struct room_turn *turn, const struct target *target, struct gpu_set *gpus,
 			const struct vault *vault, struct progress *progress, uint32_t wait_ms,
 			struct brumate_error *err)
 {
@@ -76,7 +76,7 @@ int placement_wait_room(const struct target *target, struct gpu_set *gpus,
 			struct brumate_error *err)
 {
 	const struct job *job = job_of_target(target);
-	struct turn turn = TURN_NONE;
+	struct room_turn turn = TURN_NONE;
 
 	if (job && wait_ms && turn_take(&turn, job, clock_now_ns()) < 0)
 		log_warn("job %s waits for room without a turn", target->id);

@@ -66,7 +66,7 @@ static int write_gpus(int fd, const struct job *job)
 	return r;
 }
 
-int turn_take(struct turn *turn, const struct job *job, uint64_t since_ns)
+int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns)
 {
 	auto_free char *dir = turns_dir();
 	auto_free char *path = NULL;
@@ -88,7 +88,7 @@ int turn_take(struct turn *turn, const struct job *job, uint64_t since_ns)
 		unlink(path);
 		return r;
 	}
-	*turn = (struct turn){ take_ptr(&path), take_fd(&fd) };
+	*turn = (struct room_turn){ take_ptr(&path), take_fd(&fd) };
 	return 0;
 }
 
@@ -121,7 +121,7 @@ static bool share_a_gpu(const char *ours, const char *theirs)
 	return false;
 }
 
-bool turn_is_first(const struct turn *turn)
+bool turn_is_first(const struct room_turn *turn)
 {
 	const char *own = turn->path ? strrchr(turn->path, '/') + 1 : "";
 	auto_free char *dir_path = turns_dir();
@@ -140,7 +140,7 @@ bool turn_is_first(const struct turn *turn)
 	return first;
 }
 
-void turn_end(struct turn *turn)
+void turn_end(struct room_turn *turn)
 {
 	if (turn->path)
 		unlink(turn->path);

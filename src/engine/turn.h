@@ -10,19 +10,19 @@
 
 #include "job/job.h"
 
-struct turn {
+struct room_turn {
 	char *path; /* owned; NULL: none is held */
 	int fd;
 };
-#define TURN_NONE ((struct turn){ .path = NULL, .fd = -1 })
+#define TURN_NONE ((struct room_turn){ .path = NULL, .fd = -1 })
 
 /** Takes a turn for @job on the GPUs of its record, unless one is held. @since_ns: when it began to wait, by clock_now_ns().
  * 0 or -errno. */
-int turn_take(struct turn *turn, const struct job *job, uint64_t since_ns);
+int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns);
 /** Whether nobody who wants one of these GPUs is before us. */
-bool turn_is_first(const struct turn *turn);
+bool turn_is_first(const struct room_turn *turn);
 /** Accepts TURN_NONE. */
-void turn_end(struct turn *turn);
+void turn_end(struct room_turn *turn);
 
 /** How a turn that is named so compares with another @now_ns: below zero, it is before it. Pure. */
 int turn_compare(const char *name, const char *other, uint64_t now_ns);

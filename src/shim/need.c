@@ -57,7 +57,7 @@ static bool is_over(const struct shim *s, uint64_t until_ns)
 static void make_room(struct shim *s, const struct brumate_conf *conf)
 {
 	const uint64_t until_ns = deadline_in_ms(ANSWER_MS);
-	struct turn turn = TURN_NONE;
+	struct room_turn turn = TURN_NONE;
 	int left = 0;
 
 	turn_take(&turn, &s->job, s->need.since_ns);

@@ -109,7 +109,7 @@ struct shim {
 		uint32_t pause_ms; /* before the next try */
 		bool lacks_room;   /* the last one failed for want of it */
 		bool stuck;	   /* for longer than WakeWait= */
-		struct turn turn;  /* among those that wait for it */
+		struct room_turn turn;  /* among those that wait for it */
 		char call[AGENT_CALL_BYTES];
 		pid_t pid;	       /* whose it is, in its own pid namespace */
 		atomic_bool stop;      /* the resume is to be given up */
