@@ -21,6 +21,7 @@ ROWS = (
     Row(r"^bench: a mostly-zero", 10, alone=True, seconds=150),
     Row(r"^defaults: ", 10, alone=True, seconds=180),
     Row(r"^engine: ", 11, alone=True, seconds=150),
+    Row(r"^wake: ", 11, alone=True, seconds=90),
     Row(r"^two GPUs: both at once", 11, alone=True, seconds=60),
     Row(r"^steady state: ", 12, alone=True, seconds=60),
     Row(r"^cost of calls: launches", 13, alone=True, seconds=30),
