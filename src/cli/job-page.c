@@ -77,6 +77,18 @@ static void add_state(struct table *t, json_t *job)
 	add_fact(t, "state ", text);
 }
 
+/* Within a second it is in use. */
+static void add_idle(struct table *t, json_t *idle_ms)
+{
+	char text[64];
+
+	if (!json_is_integer(idle_ms))
+		return;
+	const json_int_t s = json_integer_value(idle_ms) / 1000;
+	snprintf(text, sizeof(text), "%lld s ago", (long long)s);
+	add_fact(t, "GPU used ", s > 1 ? text : "now");
+}
+
 static void print_facts(json_t *job)
 {
 	static const struct column columns[] = { { "", false, 0 }, { "", false, 0 } };
@@ -86,6 +98,7 @@ static void print_facts(json_t *job)
 	snprintf(text, sizeof(text), "%s (%s)", text_of(job, "id"), text_of(job, "name"));
 	add_fact(&t, "job ", text);
 	add_state(&t, job);
+	add_idle(&t, json_object_get(job, "idle_ms"));
 	add_fact(&t, "last failure ", text_of(job, "message"));
 	add_command(&t, json_object_get(job, "argv"));
 	add_labels(&t, json_object_get(job, "labels"));

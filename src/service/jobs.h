@@ -55,7 +55,7 @@ struct observation {
 void observation_fini(struct observation *l);
 DEFINE_AUTO_FINI(struct observation, observation_fini)
 
-/** Adds to @o, the Job of @j: gpu_processes, host_bytes, needs and last_checkpoint; and gpus, if no broker has to be
+/** Adds to @o, the Job of @j: gpu_processes, host_bytes, needs, idle_ms and last_checkpoint; and gpus, if no broker has to be
  * asked: null is unknown. 0 or -ENOMEM. */
 int observe_job(struct observation *l, json_t *o, const struct job *j);
 

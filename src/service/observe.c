@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "base/machine.h"
 #include "client/broker.h"
+#include "engine/neighbours.h"
 #include "job/counts.h"
 #include "process/reaper.h"
 #include "process/scan.h"
@@ -176,6 +177,17 @@ static uint64_t copy_bytes(const struct job *j)
 	return j->state == JOB_SUSPENDED ? suspended_bytes(j) : j->kept_bytes;
 }
 
+/* For how long a job that is on its GPUs has not used them. */
+static json_t *describe_idle(const struct job *j)
+{
+	const uint64_t ms =
+		j->state == JOB_RUNNING && j->data_path == JOB_DATA_BROKER && !job_has_ended(j)
+			? neighbour_idle_ms(j)
+			: UINT64_MAX;
+
+	return ms == UINT64_MAX ? json_null() : json_integer((json_int_t)ms);
+}
+
 int observe_job(struct observation *l, json_t *o, const struct job *j)
 {
 	const struct members_seen seen = see_members(l, o, j);
@@ -191,6 +203,7 @@ int observe_job(struct observation *l, json_t *o, const struct job *j)
 	    json_object_set_new(o, "host_bytes", host) < 0 ||
 	    json_object_set_new(o, "copy_bytes", json_integer((json_int_t)copy)) < 0 ||
 	    json_object_set_new(o, "frozen", frozen ? wire_string(frozen) : json_null()) < 0 ||
+	    json_object_set_new(o, "idle_ms", describe_idle(j)) < 0 ||
 	    json_object_set_new(o, "last_checkpoint", last_checkpoint(j)) < 0)
 		return -ENOMEM;
 	return 0;

@@ -7,10 +7,12 @@ import json
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 
 from cases import case, expect, main, wait_until
+from harness import SOURCE
 from servers import Connection, Server
 
 GPU_MIB = 1024
@@ -160,6 +162,22 @@ def a_shim_that_dies_while_it_waits(bed):
     c.close()
     expect(not os.listdir(os.path.join(bed.own["BRUMATE_RUNTIME_DIR"], "turns")) or
            wait_until(lambda: not os.listdir(os.path.join(bed.own["BRUMATE_RUNTIME_DIR"], "turns")), "turns to end"), "a turn is left")
+
+
+@case
+def by_a_program_that_starts_and_stops_commands(bed):
+    """The example for llama-swap."""
+    configure(bed)
+    first, second = start(bed, 2, mib=640)
+    for it, other in ((first, second), (second, first), (first, second)):
+        env = {**bed.command_env(), "PATH": os.path.dirname(bed.brumate) + ":" + os.environ["PATH"]}
+        with subprocess.Popen([os.path.join(SOURCE, "examples", "stay-awake"), it.job], env=env, stdout=subprocess.DEVNULL) as command:
+            it.wait_state("running", 60)
+            it.ask()
+            expect(other.state() == "suspended", "both are awake")
+            command.terminate()
+            expect(command.wait(60) == 0, f"stay-awake ends with {command.returncode}")
+        expect(it.state() == "suspended", "it is not suspended")
 
 
 if __name__ == "__main__":

@@ -137,6 +137,7 @@ def without_room_it_waits(bed):
     bed.end(hog)
     it.steps = it.note(c.answer())
     c.close()
+    it.settle()
     expect(not bed.job(it.job)["message"], "the failure is still said")
 
 
@@ -185,6 +186,21 @@ def saved_and_restored_it_still_wakes(bed):
     it.ask()
     it.suspend()
     it.ask()
+
+
+@case
+def when_it_was_last_used(bed):
+    it = Server(bed, "model", watch=True)
+    it.ask()
+    first = bed.job(it.job)["idle_ms"]
+    expect(first < 5000, f"{first} ms ago, and it has just answered")
+    time.sleep(2.5)
+    then = bed.job(it.job)["idle_ms"]
+    expect(then >= first + 2400, f"{then} ms after {first}, and nobody asked")
+    wait_until(lambda: it.ask() and bed.job(it.job)["idle_ms"] < 2000, "its use to be noted")
+    expect("GPU used" in bed.cli("inspect", it.job).out, "the page does not say so")
+    it.suspend()
+    expect(bed.job(it.job)["idle_ms"] is None, "it is not on a GPU")
 
 
 if __name__ == "__main__":
