@@ -139,6 +139,8 @@ struct command {
 	verb_fn run;
 	const char *program; /* of an edge, which runs it; NULL: any */
 	bool hidden;	     /* from lists of commands: --pid of others does it on the way */
+	const char *
+		with_container; /* the program of an edge that runs it with --container; NULL: none */
 };
 
 /** The rows of the edges that were built, made by meson; ends with NULL. Programs without them know no edge. */
@@ -229,7 +231,6 @@ int verb_export(const struct invocation *in, struct brumate_error *err);
 int verb_import(const struct invocation *in, struct brumate_error *err);
 int verb_push(const struct invocation *in, struct brumate_error *err);
 int verb_pull(const struct invocation *in, struct brumate_error *err);
-int verb_cdi(const struct invocation *in, struct brumate_error *err);
 int verb_doctor(const struct invocation *in, struct brumate_error *err);
 int verb_version(const struct invocation *in, struct brumate_error *err);
 int verb_completion(const struct invocation *in, struct brumate_error *err);

@@ -70,14 +70,14 @@ static bool is_configured(const struct command *command)
 /* ---- commands that other programs run ---- */
 
 /* Only returns if it cannot be run. */
-static int exec_edge(const struct command *command, char **argv)
+static int exec_edge(const struct command *command, const char *program, char **argv)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	auto_free char *path = path_find_helper(command->program);
+	auto_free char *path = path_find_helper(program);
 
 	if (path)
 		execv(path, argv);
-	brumate_fail(&err, path ? errno : ENOENT, "%s: %s: %m", command->name, command->program);
+	brumate_fail(&err, path ? errno : ENOENT, "%s: %s: %m", command->name, program);
 	brumate_hint(&err, "the package that has it is not installed");
 	return print_error(&err);
 }
@@ -136,8 +136,10 @@ static int run_command(int argc, char **argv, const struct edge_verb *own)
 	}
 	verb_fn run = find_run(command, own);
 	if (!run)
-		return exec_edge(command, argv);
-	auto_free char **line = copy_line(argv + 2);
+		return exec_edge(command, command->program, argv);
+	auto_free char **given = copy_line(argv);
+	if (!given)
+		return brumate_fail(&err, ENOMEM, "%m"), print_error(&err);
 	int parsed = command_parse(&in, command, argc - 2, argv + 2, &err);
 	if (parsed < 0 ? asks_json : wants_json(&in))
 		errors_are_json();
@@ -148,13 +150,15 @@ static int run_command(int argc, char **argv, const struct edge_verb *own)
 		return EXIT_OK;
 	}
 
+	if (in.values[OPT_CONTAINER] && command->with_container && run == command->run)
+		return exec_edge(command, command->with_container, given);
 	int r = is_configured(command) ? path_check_given(&err) : 0;
 	if (r == 0 && is_configured(command))
 		r = check_config(&err);
 	if (r == 0 && is_configured(command))
 		r = check_environment(&err);
 	int status = EXIT_OK;
-	if (r == 0 && line && (r = users_act(&status, &in, line, run, &err)) > 0)
+	if (r == 0 && (r = users_act(&status, &in, given + 2, run, &err)) > 0)
 		return status;
 	if (r == 0)
 		r = run(&in, &err);

@@ -318,8 +318,6 @@ static int checkpoint_self(const struct invocation *in, struct brumate_error *er
 
 int verb_checkpoint(const struct invocation *in, struct brumate_error *err)
 {
-	if (in->values[OPT_CONTAINER])
-		return checkpoint_by_engine(in, err);
 	if (in->values[OPT_OUTPUT] || in->values[OPT_OCI] || in->values[OPT_WHEN_READY])
 		return brumate_fail(err, EINVAL, "checkpoint: --%s goes with --container",
 				    in->values[OPT_OCI]	     ? "oci"
@@ -428,8 +426,6 @@ static int check_several(const struct invocation *in, struct brumate_error *err)
 
 int verb_restore(const struct invocation *in, struct brumate_error *err)
 {
-	if (in->values[OPT_CONTAINER])
-		return restore_by_engine(in, err);
 	if (in->values[OPT_BUNDLE])
 		return brumate_fail(err, EINVAL, "restore: --bundle goes with --container");
 	int r = check_several(in, err);

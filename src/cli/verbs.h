@@ -43,11 +43,6 @@ off_t log_size(const char *path);
 int follow_to_end(json_t *job, off_t offset, enum follow_signals signals,
 		  struct brumate_error *err);
 
-/* ---- what `checkpoint` and `restore` do with --container (verb-container.c) ---- */
-
-int checkpoint_by_engine(const struct invocation *in, struct brumate_error *err);
-int restore_by_engine(const struct invocation *in, struct brumate_error *err);
-
 /*
  * ---- operands, each of which is looked at before the first is acted on (verb-job.c) ----
  */

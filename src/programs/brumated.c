@@ -7,7 +7,6 @@
  * which have no shim.
  */
 #include "service/access.h"
-#include "service/container-prepare.h"
 #include "service/service.h"
 
 #include <errno.h>
@@ -195,6 +194,15 @@ static int serve_until_stopped(struct wire_server *server, int signal_fd, struct
 	return 0;
 }
 
+static void start_edges(void)
+{
+	const struct service_edge *const *volatile edges = service_edges;
+
+	for (const struct service_edge *const *edge = edges; edge && *edge; edge++)
+		if ((*edge)->start)
+			(*edge)->start();
+}
+
 static int run_daemon(struct brumate_error *err)
 {
 	auto_close int signal_fd = open_signals(err);
@@ -215,7 +223,7 @@ static int run_daemon(struct brumate_error *err)
 	notify_manager("READY=1");
 	log_info("serving io.brumate runtime_dir=%s state_dir=%s", path_runtime_dir(),
 		 path_state_dir());
-	container_prepare_start();
+	start_edges();
 	r = serve_until_stopped(server, signal_fd, err);
 	notify_manager("STOPPING=1");
 	eventfd_write(stop_fd, 1);

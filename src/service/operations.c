@@ -4,7 +4,6 @@
  * shim does the work. Schedule: makes the shim checkpoint the job periodically.
  */
 #include "service/access.h"
-#include "service/container.h"
 #include "service/jobs.h"
 #include "service/move.h"
 #include "service/resolve.h"
@@ -49,21 +48,24 @@ static int find_own(struct job *ret, const struct service_call *call, struct bru
 	return r < 0 ? brumate_fail(err, -r, "the job of this process: %m") : 0;
 }
 
-static int find_container(struct service_container *ret, const char *word,
-			  struct brumate_error *err)
+int service_find(struct service_found *ret, const char *word, struct brumate_error *err)
 {
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	int r = conf_load(&conf, err);
+	/* Of a weak symbol the compiler takes it that it is there. */
+	const struct service_edge *const *volatile edges = service_edges;
 
-	return r < 0 ? r : service_find_container(ret, word, conf.container_state, err);
+	for (const struct service_edge *const *edge = edges; edge && *edge; edge++)
+		if ((*edge)->find)
+			return (*edge)->find(ret, word, err);
+	brumate_fail(err, EOPNOTSUPP, "containers: brumate was built without them");
+	return -EOPNOTSUPP;
 }
 
 /* If a job has the container's name already, the new job gets another one. */
 static int take_in_container(struct job *ret, bool *ret_new, const struct service_call *call,
-			     const struct service_container *c, bool simulated,
+			     const struct service_found *c, bool simulated,
 			     struct brumate_error *err)
 {
-	struct newcomer newcomer = { c->init.pid, c->name, true, simulated };
+	struct newcomer newcomer = { c->pid, c->name, true, simulated };
 	int r = *c->name ? take_in(ret, ret_new, call, &newcomer, err) : -EEXIST;
 
 	if (r != -EEXIST)
@@ -78,7 +80,7 @@ static int take_in_container(struct job *ret, bool *ret_new, const struct servic
 static int find_target(struct job *ret, bool *ret_new, const struct service_call *call,
 		       json_t *parameters, unsigned where, struct brumate_error *err)
 {
-	struct service_container found = { 0 };
+	struct service_found found = { 0 };
 	const char *word, *container = NULL;
 	int64_t pid = 0;
 	bool simulated, self = false;
@@ -104,10 +106,10 @@ static int find_target(struct job *ret, bool *ret_new, const struct service_call
 		return wire_fail_parameter(err, "job", "expected one of job, pid and container");
 	if (word)
 		return job_find(ret, word, err);
-	if (container && (r = find_container(&found, container, err)) < 0)
+	if (container && (r = service_find(&found, container, err)) < 0)
 		return r;
 	if (container)
-		pid = found.init.pid;
+		pid = found.pid;
 	const struct newcomer process = { (pid_t)pid, NULL, false, simulated };
 	if (where != REQUEST_RESUME)
 		return container ? take_in_container(ret, ret_new, call, &found, simulated, err)

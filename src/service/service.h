@@ -76,6 +76,26 @@ typedef int (*service_method_fn)(const struct service_call *call, json_t *parame
 SERVICE_METHODS(X)
 #undef X
 
+/** What the parameter "container" of Suspend and Resume names. */
+struct service_found {
+	pid_t pid;     /* of its first process */
+	char name[64]; /* for its job; "": none that a job could have */
+};
+
+/** What an edge does for the methods, and in brumated; each may be NULL. */
+struct service_edge {
+	/* Errors to act on: -ENOENT, -EINVAL (several), -ESRCH (it does not run), -EACCES, -EBADMSG. */
+	int (*find)(struct service_found *ret, const char *word, struct brumate_error *err);
+	/* Begins what it does in brumated, in threads of its own. A failure is logged. */
+	void (*start)(void);
+};
+
+/** Those of the edges that were built, made by meson; ends with NULL. Programs without them know no edge. */
+extern const struct service_edge *const service_edges[] __attribute__((weak));
+
+/** Finds it by the first edge that can. -EOPNOTSUPP: none was built. */
+int service_find(struct service_found *ret, const char *word, struct brumate_error *err);
+
 /** Calls a method by its name without the interface ("Suspend"). @ret may be NULL. */
 int service_call(const char *method, const struct service_call *call, json_t *parameters,
 		 json_t **ret, struct brumate_error *err);

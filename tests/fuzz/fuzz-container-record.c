@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Records of containers: any bytes are decoded or refused, and what was decoded is written and read back the same. */
-#include "engine/container-private.h"
+#include "edges/containers/container-private.h"
 #include "rewrite.h"
 
 static char *rewrite(const char *text, size_t len)

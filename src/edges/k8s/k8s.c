@@ -23,10 +23,10 @@
 #include "job/counts.h"
 #include "job/job.h"
 #include "job/request.h"
-#include "service/archive.h"
-#include "service/container.h"
+#include "edges/containers/archive.h"
+#include "edges/containers/find.h"
 #include "edges/k8s/kubelet.h"
-#include "service/snapshot-control.h"
+#include "edges/containers/snapshot-control.h"
 
 /* What is done with a pod, and the results so far. */
 struct pod_task {

@@ -11,7 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
-#include "service/container.h"
+#include "edges/containers/find.h"
 
 enum { KUBELET_PORT = 10250 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Starting and asking the helper. See helper.h. */
-#include "criu-plugin/helper.h"
+#include "edges/containers/plugin/helper.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Threads that run while CRIU holds the rest. See threads.h. */
-#include "criu-plugin/threads.h"
+#include "edges/containers/plugin/threads.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Memory of a container, next to CRIU's images. See container-private.h. */
-#include "engine/container-private.h"
+#include "edges/containers/container-private.h"
 
 #include <errno.h>
 #include <stdio.h>

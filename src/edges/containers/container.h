@@ -53,16 +53,16 @@ int container_finish(struct container *c, char ret_seal[static DIGEST_TEXT_BYTES
 /** Says whose tree it is where another process has called container_save(), and died. */
 int container_adopt(struct container *c, pid_t pid, struct brumate_error *err);
 
-/** The same, of the directory @dir of a container, for whoever its keeper starts. -ENOENT: nobody is needed; -EBUSY:
- * another one is at it. */
+/** The same, of the directory @dir of a container, for the program that its keeper starts. -ENOENT: none is needed; -EBUSY:
+ * another one does the work. */
 int container_inherit(struct container *c, const char *dir, struct brumate_error *err);
 
 /** The first process of the tree, and CRIU: before one of them has ended there is nothing to be given back. */
 struct proc_id container_root(const struct container *c);
 struct proc_id container_criu(const struct container *c);
 
-/** Waits until no process of the tree is held by CRIU, and gives all their GPUs back, whatever state they are in. Does
- * nothing where nothing was saved; where the tree has ended, it lets go of what was saved. */
+/** Waits until no process of the tree is held by CRIU, and gives all their GPUs back, regardless of the state they are in.
+ * Does nothing where nothing was saved; where the tree has ended, it releases what was saved. */
 int container_return(struct container *c, struct brumate_error *err);
 
 /** Reads what an image says of GPUs, and tells its seal. -EBADMSG, -EOPNOTSUPP, -ENOENT. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The program that does the work of the plugin in a container engine's CRIU (src/container/main.c). */
+/* The program that does the work of the plugin in a container engine's CRIU (src/edges/containers/main.c). */
 #pragma once
 
 #include <stdbool.h>

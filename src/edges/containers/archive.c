@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Checkpoints of containers in one file; see archive.h. The input is untrusted: its names cannot lead to other
  * places. */
-#include "service/archive.h"
+#include "edges/containers/archive.h"
 
 #include <dirent.h>
 #include <errno.h>

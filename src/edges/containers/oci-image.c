@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* OCI images of checkpoints; see archive.h. The input is untrusted: a digest cannot lead to other places. */
-#include "service/archive.h"
+#include "edges/containers/archive.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* The GPU state of a container. See container.h. */
-#include "engine/container.h"
+#include "edges/containers/container.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include "base/paths.h"
 #include "datapath/park.h"
 #include "datapath/move.h"
-#include "engine/container-private.h"
+#include "edges/containers/container-private.h"
 #include "engine/gpu-set.h"
 #include "engine/steps.h"
 
@@ -484,7 +484,7 @@ static int find_agents(struct op *op, struct brumate_error *err)
 	return r;
 }
 
-/* Whoever dies from here on, the container gets back what is taken from it. */
+/* From here on the container gets back what is taken from it, even if one of us dies. */
 static int guard(struct container *c, struct brumate_error *err)
 {
 	int r = container_place_want_heir(&c->place, c->criu, err);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Keeps memory ready for containers. See container-prepare.h. */
-#include "service/container-prepare.h"
+/* Keeps memory ready for containers. See prepare.h. */
+#include "edges/containers/prepare.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -170,15 +170,14 @@ static int ask_broker(struct watched *c, const struct brumate_conf *conf, int *r
 {
 	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
 	const bool yields = conf->prepare_gpu && make_room(c);
-	const struct broker_prepare request = {
-		.pids = c->now.items, .n = c->now.n, .yields = yields
-	};
+	const struct broker_prepare request = { .pids = c->now.items,
+						.n = c->now.n,
+						.yields = yields };
 	struct broker_prepared prepared = { .n_open = 0 };
 	int r = broker_client_open(&b, conf_wants_simulated(conf), err);
 
 	if (r == 0)
-		r = broker_client_prepare(&b, &request, &prepared, ret_fd,
-					  err);
+		r = broker_client_prepare(&b, &request, &prepared, ret_fd, err);
 	if (r == 0 && prepared.n_open)
 		room_tell(&c->room, prepared.open, prepared.n_open);
 	else

@@ -3,6 +3,7 @@
  * `brumate checkpoint --container` and `restore --container`: by the engine of the container, into a file of the caller's.
  * `brumate cdi`: what puts brumate's library into containers.
  */
+#include "edges/containers/container-verbs.h"
 #include "cli/verbs.h"
 #include "cli/arguments.h"
 #include "cli/output.h"
@@ -19,9 +20,9 @@
 #include "base/paths.h"
 #include "gpu/vendor.h"
 #include "service/audit.h"
-#include "service/container-engine.h"
-#include "service/container.h"
-#include "service/snapshot-control.h"
+#include "edges/containers/engines.h"
+#include "edges/containers/find.h"
+#include "edges/containers/snapshot-control.h"
 #include "wire/agent.h"
 #include "wire/wire.h"
 
@@ -163,13 +164,15 @@ static void tell_restored(const char *name)
 int restore_by_engine(const struct invocation *in, struct brumate_error *err)
 {
 	static const int allowed[] = { OPT_CONTAINER, OPT_BUNDLE, OPT_FORMAT, OPT__MAX };
-	auto_free char *path = absolute_path(in->operands[0]);
+	auto_free char *path = absolute_path(in->n_operands ? in->operands[0] : ".");
 	auto_free char *bundle =
 		in->values[OPT_BUNDLE] ? absolute_path(in->values[OPT_BUNDLE]) : NULL;
 	const char *name = in->values[OPT_CONTAINER], *engine = "";
 	uint64_t start_ns = clock_now_ns();
 	int r = check_options(in, allowed, err);
 
+	if (r == 0 && in->n_operands != 1)
+		r = brumate_fail(err, EINVAL, "restore: --container takes one archive or image");
 	if (r == 0 && (!path || (in->values[OPT_BUNDLE] && !bundle)))
 		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)

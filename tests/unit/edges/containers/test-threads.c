@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Threads that a tracer holds step aside: they compute, they give locks up, and nothing of them is seen outside, nor is it lost. */
 #include "check.h"
-#include "criu-plugin/threads.h"
+#include "edges/containers/plugin/threads.h"
 #include "sanitized.h"
 
 #include <dirent.h>

@@ -28,7 +28,8 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/start.h"
-#include "engine/container.h"
+#include "edges/containers/container.h"
+#include "edges/containers/container-verbs.h"
 #include "process/process.h"
 
 /* ---- cgroups of both versions, by /proc/PID/cgroup and the mounts of this process ---- */
@@ -308,7 +309,15 @@ static int exit_code(int r, const struct brumate_error *err)
 	return r < 0 ? (int)brumate_exit_code(err) : EXIT_OK;
 }
 
-int main(int argc, char **argv)
+bool helper_is_meant(int argc, char **argv)
+{
+	static const char digits[] = "0123456789";
+
+	return argc == 5 ? argv[1][0] && !argv[1][strspn(argv[1], digits)]
+			 : argc == 3 && !strcmp(argv[1], "--heir");
+}
+
+int helper_main(int argc, char **argv)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
@@ -316,15 +325,8 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	children_wait_for_us();
 	limits_raise_files();
-	if (argc == 3 && !strcmp(argv[1], "--heir"))
+	if (argc == 3)
 		return exit_code(inherit(argv[2], &err), &err);
-	if (argc != 5) {
-		fprintf(stderr,
-			"usage: brumate-container SOCKET IMAGES TABLE CRIU (started by CRIU's "
-			"plugin)\n"
-			"       brumate-container --heir DIR (started by a container's keeper)\n");
-		return EXIT_USAGE;
-	}
 	struct service h = { .socket_fd = atoi(argv[1]),
 			     .images_dir_fd = atoi(argv[2]),
 			     .table_fd = atoi(argv[3]) };

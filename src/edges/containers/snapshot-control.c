@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Informs a container's program of the progress of a snapshot; see snapshot-control.h. */
-#include "service/snapshot-control.h"
+#include "edges/containers/snapshot-control.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -24,9 +24,9 @@
 #include "base/cleanup.h"
 #include "base/paths.h"
 #include "criu-plugin/calls.h"
-#include "criu-plugin/helper.h"
+#include "edges/containers/plugin/helper.h"
 #include "criu-plugin/registers.h"
-#include "criu-plugin/threads.h"
+#include "edges/containers/plugin/threads.h"
 #include "gpu/vendor.h"
 
 /*

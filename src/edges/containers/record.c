@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Reading and writing the record of a container's GPU state. See container-private.h. */
-#include "engine/container-private.h"
+#include "edges/containers/container-private.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-/* Checkpoints of containers by their engines; see container-engine.h. */
-#include "service/container-engine.h"
+/* Checkpoints of containers by their engines; see engines.h. */
+#include "edges/containers/engines.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,7 +20,7 @@
 #include "base/paths.h"
 #include "criu/criu.h"
 #include "process/reap.h"
-#include "service/archive.h"
+#include "edges/containers/archive.h"
 #include "wire/wire.h"
 
 enum { WORDS_MAX = 24, LOG_BYTES_MAX = 64 << 20, REASON_BYTES = 500 };

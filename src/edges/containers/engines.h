@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #include "base/error.h"
-#include "service/container.h"
+#include "edges/containers/find.h"
 
 struct service_container_checkpoint {
 	const char *output; /* the archive, a file that does not exist yet; or NULL */

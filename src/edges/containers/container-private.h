@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * What the files about a container (container.h) share: the record of its GPU state (container-record.c), its device
- * memory (container-memory.c), both next to the images of its CRIU, and the directory that it has meanwhile
- * (container-place.c).
+ * What the files about a container (container.h) share: the record of its GPU state (record.c), its device
+ * memory (memory.c), both next to the images of its CRIU, and the directory that it has meanwhile
+ * (place.c).
  */
 #pragma once
 
@@ -37,7 +37,7 @@ struct container_record {
 	struct job_gpu *gpus; /* owned */
 	size_t n_gpus;
 	/* The digest of the manifest of the image, in hexadecimal digits; empty: the driver saved device memory, and CRIU all
-	 * else. What a record has of the rest makes it one of a version that readers of before refuse. */
+	 * else. What a record has of the rest gives it a version that earlier readers refuse. */
 	char image[DIGEST_TEXT_BYTES];
 	bool has_agents;     /* they gave out device memory, which is in the image */
 	bool has_cpu_memory; /* the image has that too, which CRIU's images lack */
@@ -62,7 +62,7 @@ int container_record_decode(struct container_record *ret, const char *text, size
  * ---- memory ----
  *
  * A checkpoint by itself ("brumate-memory/", docs/image-format.md) that holds memory alone: of devices what agents give out,
- * and what is large of the processes' own. So whatever takes the images elsewhere takes it too.
+ * and what is large of the processes' own. So it is moved along with the images.
  */
 
 #define CONTAINER_MEMORY_NAME "brumate-memory"
@@ -93,7 +93,7 @@ int container_memory_load(struct op *op, int dir_fd, const char *digest, struct 
  * ---- the directory ----
  *
  * Where a container has what is outside its processes while it is checkpointed: a directory below the runtime directory,
- * named by its first process. Who works on the container holds its lock. Where they die, the keeper of the memory that they
+ * named by its first process. The process that works on the container holds its lock. Where they die, the keeper of the memory that they
  * had starts an heir, as long as it is noted for whom.
  */
 
@@ -103,8 +103,8 @@ struct container_place {
 };
 #define CONTAINER_PLACE_NONE ((struct container_place){ .lock_fd = -1 })
 
-/** Makes the directory of the container whose first process is @root, and those of containers that have ended go. With
- * @wait whoever is at it may end that. Returns 0; -EBUSY: somebody else is at it. */
+/** Makes the directory of the container whose first process is @root, and removes those of containers that have ended.
+ * With @wait, waits until another process that works on the container has ended. Returns 0; -EBUSY: one still does. */
 int container_place_take(struct container_place *ret, struct proc_id root, bool wait,
 			 struct brumate_error *err);
 

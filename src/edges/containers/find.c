@@ -5,7 +5,7 @@
  * podman and CRI-O store them next to the bundles, docker in its own directory, containerd in annotations.
  * Annotations also name a container's pod: runc has them in its state, crun in the config.json in the same directory.
  */
-#include "service/container.h"
+#include "edges/containers/find.h"
 
 #include <ctype.h>
 #include <dirent.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Directories of containers. See container-private.h. */
-#include "engine/container-private.h"
+#include "edges/containers/container-private.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -41,7 +41,7 @@ static void wake(int signal)
 	(void)signal;
 }
 
-/* Waits for whoever is giving a container that goes on its GPUs back. -EBUSY: for too long. */
+/* Waits for the process that gives a container that continues its GPUs back. -EBUSY: for too long. */
 static int wait_for_lock(int fd)
 {
 	const struct sigaction waking = { .sa_handler = wake };
@@ -55,7 +55,7 @@ static int wait_for_lock(int fd)
 	return r == -EINTR ? -EBUSY : r;
 }
 
-/* Locks the directory @dir. -EBUSY: somebody else has it; -ENOENT: it went. */
+/* Locks the directory @dir. -EBUSY: another process has it; -ENOENT: it was removed. */
 static int lock_place(const char *dir, bool wait)
 {
 	auto_free char *path = path_format("%s/" KEEPER_OWNER_LOCK, dir);
@@ -68,7 +68,7 @@ static int lock_place(const char *dir, bool wait)
 		r = wait ? wait_for_lock(fd) : -EBUSY;
 	if (r < 0)
 		return r;
-	/* Who had it may have removed it with all that is in it. */
+	/* Its last owner may have removed it with all that is in it. */
 	return access(path, F_OK) < 0 ? -ENOENT : take_fd(&fd);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* The directory by which a container is told of its snapshot: found by the environment of its first process, written to, and
  * not waited for where it is of a file system that does not answer. */
-#include "service/snapshot-control.h"
+#include "edges/containers/snapshot-control.h"
 
 #include <errno.h>
 #include <fcntl.h>
