@@ -136,7 +136,8 @@ static void consider(void *arg, const struct job *j, const char *id,
 		return;
 	s->all = more;
 	struct neighbour *n = &s->all[s->n++];
-	*n = (struct neighbour){ .priority = job_priority(j), .idle_ms = neighbour_idle_ms(j) };
+	*n = (struct neighbour){ .priority = j->attributes.priority,
+				 .idle_ms = neighbour_idle_ms(j) };
 	memcpy(n->id, j->id, sizeof(n->id));
 	look_at_last_operation(n, j);
 }
@@ -199,7 +200,7 @@ int neighbours_make_room(const struct job *job, const struct brumate_conf *conf,
 
 	if (r == 0)
 		r = job_list(consider, &s, err);
-	int at = r < 0 ? -1 : neighbours_choose(s.all, s.n, job_priority(job), conf);
+	int at = r < 0 ? -1 : neighbours_choose(s.all, s.n, job->attributes.priority, conf);
 	auto_free struct neighbour *all = s.all;
 	auto_(job_fini) struct job leaves = JOB_EMPTY;
 	if (at >= 0)

@@ -74,7 +74,7 @@ int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns)
 	if (turn->path)
 		return 0;
 	if (dir)
-		path = path_format("%s/%ld_%" PRIu64 "_%s", dir, job_priority(job), since_ns,
+		path = path_format("%s/%d_%" PRIu64 "_%s", dir, job->attributes.priority, since_ns,
 				   job->id);
 	if (!path)
 		return -ENOMEM;

@@ -914,16 +914,6 @@ bool job_wakes(const struct job *j)
 	return value && !strcmp(value, JOB_WAKE_LABEL_YES) && j->data_path == JOB_DATA_BROKER;
 }
 
-long job_priority(const struct job *j)
-{
-	const char *value = labels_find(j->labels, JOB_PRIORITY_LABEL);
-	long n = value ? strtol(value, NULL, 10) : 0;
-
-	return n > JOB_PRIORITY_MOST	? JOB_PRIORITY_MOST
-	       : n < -JOB_PRIORITY_MOST ? -JOB_PRIORITY_MOST
-					: n;
-}
-
 bool job_is_pinned(const struct job *j)
 {
 	const char *value = labels_find(j->labels, JOB_PIN_LABEL);

@@ -69,12 +69,8 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 #define JOB_WAKE_LABEL_YES "yes"
 bool job_wakes(const struct job *j);
 
-/** Labels that say how jobs of `run --wake` share GPUs: a whole number, 0 where it is not given, the higher the more it is
- * worth; and "yes" of one that is never asked to leave. */
-#define JOB_PRIORITY_LABEL "brumate.priority"
-#define JOB_PIN_LABEL	   "brumate.pin"
-enum { JOB_PRIORITY_MOST = 1000 }; /* either way */
-long job_priority(const struct job *j);
+/** A label, "yes" of a job of `run --wake` that is never asked to leave its GPUs. */
+#define JOB_PIN_LABEL "brumate.pin"
 bool job_is_pinned(const struct job *j);
 
 /* target.h has what these do. */

@@ -104,8 +104,8 @@ def a_pinned_one_stays(bed):
 def priority_comes_first(bed):
     """Those of lower priority neither have a higher one leave, nor come before it."""
     configure(bed, "MinResident=100ms\nWakeWait=1s\n")
-    low = start(bed, 1, mib=640, options=("--wake", "--label", "brumate.priority=-5"))[0]
-    high = Server(bed, "high", mib=640, options=("--wake", "--label", "brumate.priority=5"))
+    low = start(bed, 1, mib=640, options=("--wake", "--priority=-5"))[0]
+    high = Server(bed, "high", mib=640, options=("--wake", "--priority=5"))
     expect((low.state(), high.state()) == ("suspended", "running"), "the high one did not get room")
     c = Connection(low.port)
     c.send()
