@@ -140,10 +140,11 @@ static void test_wrong_states(struct served *s)
 {
 	static const struct {
 		const char *method, *parameters;
-		unsigned states; /* where it is not tried here, as it would begin */
+		unsigned
+			states; /* where it is not tried here, as it would begin, or has nothing to do */
 	} cases[] = {
-		{ "Suspend", "{}", IN(JOB_RUNNING) },
-		{ "Resume", "{}", IN(JOB_SUSPENDED) },
+		{ "Suspend", "{}", IN(JOB_RUNNING) | IN(JOB_SUSPENDED) },
+		{ "Resume", "{}", IN(JOB_SUSPENDED) | IN(JOB_RUNNING) },
 		{ "Checkpoint", "{\"id\": \"a\", \"dir\": \"/s\"}",
 		  IN(JOB_RUNNING) | IN(JOB_SUSPENDED) },
 		{ "Start", "{\"env\": []}", IN(JOB_CREATED) },
@@ -166,6 +167,25 @@ static void test_wrong_states(struct served *s)
 				 job_state_name((enum job_state)state));
 			check_refused(s, cases[i].method, cases[i].parameters, text);
 		}
+}
+
+/* A job that is as it is to be: nothing is done, and that is said. */
+static void test_already(struct served *s)
+{
+	static const struct {
+		const char *method;
+		enum job_state state;
+	} cases[] = { { "Suspend", JOB_SUSPENDED }, { "Resume", JOB_RUNNING } };
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		auto_json json_t *reply = NULL;
+		struct brumate_error err;
+
+		set_state(s->shim, cases[i].state);
+		CHECK(call(s, cases[i].method, "{}", &reply, &err) == 0);
+		CHECK(json_is_true(json_object_get(json_object_get(reply, "summary"), "already")));
+		CHECK(s->shim->job.state == cases[i].state && !s->shim->busy);
+	}
 }
 
 static void test_busy(struct served *s)
@@ -238,6 +258,7 @@ int main(void)
 	test_bad_parameters(&s);
 	test_long_dir(&s);
 	test_wrong_states(&s);
+	test_already(&s);
 	test_busy(&s);
 	test_status_and_wait(&s);
 	test_schedule(&s);
