@@ -222,7 +222,7 @@ int step_continue_restored(struct op *op, struct brumate_error *err)
 	int r = proc_members_read(&tree, &members, err);
 
 	/* A signal may have stopped it between the look at the job and the dump. While it stands still nobody sees the job end. */
-	if (reaper_is(target->root))
+	if (reaper_is(target->root) && proc_has_stopped(target->root) == 1)
 		proc_signal_as(target->root, SIGCONT, target->uid);
 	target->n_stopped = 0;
 	for (size_t i = 0; r == 0 && i < tree.n; i++) {

@@ -824,7 +824,10 @@ static void add_scanned(struct doctor *d, const struct scan_report *report)
 /* Scans with the information of the driver or, if there is none, of /proc. */
 static int scan_process(struct doctor *d, struct proc_id root, struct brumate_error *err)
 {
-	struct job j = { .root = root, .simulated = d->simulated, .by_pid = true };
+	struct job j = { .owned_by = &job_target_owner,
+			 .root = root,
+			 .simulated = d->simulated,
+			 .by_pid = true };
 	struct progress_caller nobody = { 0 };
 	auto_(op_fini) struct op op;
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;

@@ -14,7 +14,7 @@ import signal
 import shlex
 import stat
 
-from cases import EXIT_BUSY, MIB, NOBODY, case, expect, main, process_start, read_link, read_text, run, wait_until
+from cases import EXIT_BUSY, EXIT_NO_ROOM, MIB, NOBODY, case, expect, main, process_start, read_link, read_text, run, wait_until
 from harness import Failed
 from checkpoints import flip
 import varlink_client
@@ -563,7 +563,7 @@ def a_resume_that_fails_leaves_it_suspended(bed):
         bed.expect_state(job, "suspended")
         wait_until(lambda: bed.vram() == [0, 0], "device memory in use as it should be", 10)
     hog, _ = bed.started([bed.program("hog"), "--leave-mib", 40])
-    bed.refused(1, "free", "resume", job)
+    bed.refused(EXIT_NO_ROOM, "free", "resume", job)
     bed.expect_state(job, "suspended")
     bed.end(hog)
     bed.ok("resume", job)

@@ -140,7 +140,7 @@ static void let_go(struct containers *w, struct watched *c)
 /* Then the job's shim takes care of it. */
 static bool is_of_job(const struct watched *c)
 {
-	auto_(job_fini) struct job job = { 0 };
+	auto_(job_fini) struct job job = JOB_EMPTY;
 
 	return job_find_by_pid(&job, c->now.items[0], NULL) == 0;
 }
