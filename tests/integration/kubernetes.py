@@ -221,11 +221,13 @@ def pods_that_are_not_meant(bed):
     bed.refused(EXIT_NOT_FOUND, "no container other of pod default/train-0", *suspend, "train-0", "-C", "other")
     bed.refused(EXIT_NOT_FOUND, "pod default/done: container .* does not run", *suspend, "done")
     bed.refused(6, "container main runs twice", *suspend, "twice")
-    for name in ("", "../x", "A", "-a", "a-", "a..b", ".a", "a_b", "a" * 254):
+    bed.refused(EXIT_USAGE, "an operand is empty", *suspend, "--", "")
+    for name in ("../x", "A", "-a", "a-", "a..b", ".a", "a_b", "a" * 254):
         bed.refused(EXIT_USAGE, "cannot be the name of a pod", *suspend, "--", name)
-    for name in ("", "a.b", "a/b", "a" * 64):
+    bed.refused(EXIT_USAGE, "the value is empty", *suspend, "x", "--namespace", "")
+    for name in ("a.b", "a/b", "a" * 64):
         bed.refused(EXIT_USAGE, "cannot be the name of a namespace", *suspend, "x", "--namespace", name)
-        bed.refused(EXIT_USAGE, "cannot be the name of a container", *suspend, "x", "-c", name)
+        bed.refused(EXIT_USAGE, "cannot be the name of a container", *suspend, "x", "-C", name)
     bed.refused(EXIT_USAGE, "unknown command", "k8s", "pause", "train-0")
     bed.refused(EXIT_USAGE, "--force goes with suspend", "k8s", "resume", "train-0", "--force")
     node.write("crun/damaged/status", "{")

@@ -139,6 +139,7 @@ def installs_what_was_built(bed):
     os.makedirs(os.path.join(tree, "bin"))
     shutil.copy(bed.brumate, os.path.join(tree, "bin"))
     shutil.copy(bed.build.library("src/interpose/libbrumate-cuda.so"), libexec)
+    shutil.copy(bed.build.program("brumate-container"), libexec)
     argv, env = node.command("install", tree)
     env = bed.build.environment({**env, **bed.own})
     done = run(argv, env=env)

@@ -111,13 +111,16 @@ def what_one_user_floods_stops_nobody_else(bed):
 @case
 @as_user
 def one_that_root_names_by_its_process(bed):
-    """Its user's brumate would go on telling that it runs: it is refused by name, in every verb that takes a process in."""
+    """Its user's job is what is meant, and that user's brumate knows of it; it is not taken in beside that."""
     job, log = bed.counter("train")
     with contextlib.closing(Bed(find_build())) as root:
-        for verb in ("suspend", "checkpoint", "manage"):
+        result = root.cli("manage", "--pid", bed.pid(job))
+        expect(result.code == EXIT_BUSY and f"belongs to job {job} of uid {bed.uid}, of another brumate" in result.err and
+               f"brumate suspend {job}" in result.err, result.why())
+        for verb, state in (("suspend", "suspended"), ("resume", "running")):
             result = root.cli(verb, "--pid", bed.pid(job))
-            expect(result.code == EXIT_BUSY and f"belongs to job {job} of uid {bed.uid}, of another brumate" in result.err and
-                   f"brumate suspend {job}" in result.err, result.why())
+            expect(result.code == 0 and f"is of job {job} of user" in result.err, result.why())
+            expect(bed.state(job) == state, f"its user's brumate says {bed.state(job)}")
         bed.expect_whole(job, log)
         expect(not root.cli("ps").out.count("counter"), "root has taken it in")
     bed.operation("suspend", job)

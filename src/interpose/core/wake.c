@@ -44,9 +44,13 @@ static void send_packet(const char *call)
 		return;
 	snprintf(packet.call, sizeof(packet.call), "%s", call ? call : "");
 	fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	struct iovec bytes = { .iov_base = &packet, .iov_len = sizeof(packet) };
+	const struct msghdr message = {
+		.msg_name = &at, .msg_namelen = sizeof(at), .msg_iov = &bytes, .msg_iovlen = 1
+	};
+	/* By a call that the agent makes anyway: what else it makes, a filter may kill the program for. */
 	if (fd >= 0)
-		sendto(fd, &packet, sizeof(packet), MSG_NOSIGNAL, (struct sockaddr *)&at,
-		       sizeof(at));
+		sendmsg(fd, &message, MSG_NOSIGNAL);
 }
 
 void wake_begin(const char *path)
