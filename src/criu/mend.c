@@ -250,6 +250,16 @@ static CriuImage__Core *unpack_core(const void *buf, size_t len_bytes)
 	return criu_image__core__unpack(NULL, entry.left, entry.p);
 }
 
+/* A member that is none, of a damaged image, can be read and packed, and not be read after that. */
+static bool is_core(const void *buf, size_t len_bytes)
+{
+	CriuImage__Core *core = unpack_core(buf, len_bytes);
+
+	if (core)
+		criu_image__core__free_unpacked(core, NULL);
+	return core;
+}
+
 int criu_mend_core(struct criu_mended *ret, const void *buf, size_t len_bytes,
 		   const struct criu_image_process *p)
 {
@@ -259,7 +269,7 @@ int criu_mend_core(struct criu_mended *ret, const void *buf, size_t len_bytes,
 
 	if (r > 0 && (r = append(&m, buf, HEAD_BYTES)) == 0 &&
 	    (r = append_message(&m, &core->base)) == 0)
-		r = 1;
+		r = is_core(m.bytes, m.len_bytes) ? 1 : -EBADMSG;
 	if (core)
 		criu_image__core__free_unpacked(core, NULL);
 	if (r <= 0)
