@@ -246,8 +246,8 @@ struct proc_members target_members(const struct target *t)
 	if (m.reaper.pid || !t->root.pid)
 		return m;
 	/* Of a root that has been reaped, what it left is the shim's, which may be us. */
-	const bool there = proc_read(&root, t->root.pid, NULL) == 0 &&
-			   proc_is_same(root.id, t->root);
+	const bool there =
+		proc_read(&root, t->root.pid, NULL) == 0 && proc_is_same(root.id, t->root);
 	const pid_t parent = there ? root.ppid : getpid();
 	if (is_shim_of(t, parent))
 		proc_identify(&m.reaper, parent, NULL);
