@@ -695,10 +695,11 @@ static int refuse_own_tree(const struct service_call *call, const struct proc_tr
 	return 0;
 }
 
-/* The id of the job whose root is the reaper @root, read from the command line of its shim. False: it has no shim at
- * present. */
-static bool read_id_of(const struct proc_info *root, char ret[static JOB_ID_BYTES])
+/* The id of the job whose root is the reaper @root, read from the command line of its shim, and whether its record is, or was,
+ * in our directory. False: it has no shim at present. */
+static bool read_id_of(const struct proc_info *root, char ret[static JOB_ID_BYTES], bool *ret_ours)
 {
+	auto_free char *jobs = path_format("%s/jobs", path_state_dir());
 	auto_free char *line = NULL;
 	size_t len = 0;
 
@@ -712,6 +713,7 @@ static bool read_id_of(const struct proc_info *root, char ret[static JOB_ID_BYTE
 	if (!slash || !job_id_is_valid(slash + 1))
 		return false;
 	snprintf(ret, JOB_ID_BYTES, "%s", slash + 1);
+	*ret_ours = jobs && !strncmp(last, jobs, (size_t)(slash - last)) && !jobs[slash - last];
 	return true;
 }
 
@@ -727,10 +729,11 @@ static int refuse_anothers_job(pid_t pid, struct brumate_error *err)
 	     n++, up = p.ppid) {
 		if (!reaper_is(p.id))
 			continue;
-		const bool has_id = read_id_of(&p, id);
+		bool ours = false;
+		const bool has_id = read_id_of(&p, id, &ours);
 
-		/* Its shim has ended, and there is no record here: we have released it. */
-		if (!has_id && p.uid == geteuid())
+		/* Its shim has ended, or is about to, and there is no record here: we have released it. */
+		if ((!has_id && p.uid == geteuid()) || ours)
 			continue;
 		brumate_fail(err, EEXIST,
 			     "process %d belongs to job %s%sof uid %u, of another brumate",
