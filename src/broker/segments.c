@@ -372,6 +372,18 @@ int segments_new(struct segments **ret, struct gpus *gpus, uint64_t total_bytes,
 	return r;
 }
 
+/* The end of making one, which is freed if @r, or its start, is an error. */
+static int hand_over(struct segments **ret, struct segments *h, int r, struct brumate_error *err)
+{
+	if (r == 0)
+		r = start_workers(h, err);
+	if (r < 0)
+		segments_free(h);
+	else
+		*ret = h;
+	return r;
+}
+
 int segments_new_sparse(struct segments **ret, struct gpus *gpus, uint64_t total_bytes,
 			const int *nodes, struct brumate_error *err)
 {
@@ -387,13 +399,7 @@ int segments_new_sparse(struct segments **ret, struct gpus *gpus, uint64_t total
 	for (size_t i = 0; r == 0 && i < h->n_segments; i++)
 		h->parts[i].segment = segments[i];
 	h->sparse = true;
-	if (r == 0)
-		r = start_workers(h, err);
-	if (r < 0)
-		segments_free(h);
-	else
-		*ret = h;
-	return r;
+	return hand_over(ret, h, r, err);
 }
 
 /* Under the lock: the first of @taken for those that are needed, in their order. */
@@ -459,13 +465,7 @@ int segments_adopt(struct segments **ret, struct gpus *gpus, uint64_t total_byte
 	if (r < 0)
 		return r;
 	r = adopt_segments(h, fds, n, err);
-	if (r == 0)
-		r = start_workers(h, err);
-	if (r < 0)
-		segments_free(h);
-	else
-		*ret = h;
-	return r;
+	return hand_over(ret, h, r, err);
 }
 
 void segments_free(struct segments *h)

@@ -528,6 +528,20 @@ static int send_pieces(struct pending *q, const int *fds, struct brumate_error *
 	return r;
 }
 
+/* What follows the layout of a copy out, unless @r is an error: the pieces @fds, and the answers to them. An error ends
+ * the session. */
+static int exchange_out(struct pending *q, const struct transfer_packet *begin, const int *fds,
+			int r, struct brumate_error *err)
+{
+	if (r == 0)
+		r = send_packet(q->client, begin, NULL, 0, err);
+	if (r == 0)
+		r = send_pieces(q, fds, err);
+	if (r == 0)
+		r = receive_answers(q, err);
+	return r < 0 ? fail_request(q, r) : 0;
+}
+
 int transfer_client_out(struct transfer_client *c, const struct transfer_request *request,
 			const int *fds, struct host_copy *ret, struct transfer_spared *ret_spared,
 			struct brumate_error *err)
@@ -541,14 +555,8 @@ int transfer_client_out(struct transfer_client *c, const struct transfer_request
 	int r = send_layout(c, request, out_flags(request), err);
 	if (r == 0)
 		r = give_digests(c, request, &q.copy, q.total_bytes, err);
-	if (r == 0)
-		r = send_packet(c, &begin, NULL, 0, err);
-	if (r == 0)
-		r = send_pieces(&q, fds, err);
-	if (r == 0)
-		r = receive_answers(&q, err);
-	if (r < 0)
-		return fail_request(&q, r);
+	if ((r = exchange_out(&q, &begin, fds, r, err)) < 0)
+		return r;
 	*ret = q.copy;
 	if (ret_spared)
 		*ret_spared = q.spared;
@@ -566,14 +574,8 @@ int transfer_client_count(struct transfer_client *c, const struct transfer_reque
 
 	if (r == 0 && digests)
 		r = send_digests(c, digests, err);
-	if (r == 0)
-		r = send_packet(c, &begin, NULL, 0, err);
-	if (r == 0)
-		r = send_pieces(&q, fds, err);
-	if (r == 0)
-		r = receive_answers(&q, err);
-	if (r < 0)
-		return fail_request(&q, r);
+	if ((r = exchange_out(&q, &begin, fds, r, err)) < 0)
+		return r;
 	*ret_zero_bytes = q.spared.zero_bytes;
 	return 0;
 }

@@ -106,16 +106,19 @@ static bool is_in_the_way(const struct search *s, const struct job *j)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	const struct proc_members members = job_members(j);
-	bool found = false;
 
 	if (proc_members_read(&tree, &members, NULL) < 0)
 		return false;
-	for (size_t i = 0; i < tree.n && !found; i++) {
-		struct dev_process p = { 0 };
-
-		found = broker_client_state(s->broker, &tree.items[i].id.pid, 1, &p, NULL) == 0 &&
-			holds(&p, s->job);
-	}
+	auto_free struct dev_process *states = calloc(tree.n, sizeof(*states));
+	auto_free pid_t *pids = calloc(tree.n, sizeof(*pids));
+	for (size_t i = 0; pids && i < tree.n; i++)
+		pids[i] = tree.items[i].id.pid;
+	bool found = false;
+	if (!tree.n || !states || !pids ||
+	    broker_client_state(s->broker, pids, tree.n, states, NULL) < 0)
+		return false;
+	for (size_t i = 0; i < tree.n; i++)
+		found = found || holds(&states[i], s->job);
 	return found;
 }
 

@@ -18,7 +18,6 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "client/agent.h"
-#include "client/beside.h"
 #include "engine/neighbours.h"
 #include "engine/turn.h"
 
@@ -32,20 +31,12 @@ void need_init(struct shim *s)
 
 static void listen_beside_agents(struct shim *s)
 {
-	struct shim_need *n = &s->need;
-	auto_free char *dir = job_agent_dir(&s->job.target);
-	auto_close int dir_fd = dir ? agent_dir_open(dir) : -1;
+	int r = shim_listen_beside_agents(s, &s->need.listen_fd, AGENT_NEED_SOCKET, SOCK_SEQPACKET,
+					  BACKLOG);
 
-	if (dir_fd < 0)
-		return;
-	if (n->listen_fd >= 0 && faccessat(dir_fd, AGENT_NEED_SOCKET, F_OK, 0) == 0)
-		return;
-	cleanup_close(&n->listen_fd);
-	int fd = beside_listen(dir_fd, AGENT_NEED_SOCKET, SOCK_SEQPACKET, BACKLOG);
-	if (fd < 0)
+	if (r < 0)
 		log_error("no allocation of job %s waits for room: reason=\"%s\"", s->job.id,
-			  strerror(-fd));
-	n->listen_fd = fd < 0 ? -1 : fd;
+			  strerror(-r));
 }
 
 static bool is_over(const struct shim *s, uint64_t until_ns)

@@ -12,6 +12,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "client/agent.h"
+#include "client/beside.h"
 
 enum { ENDING_MS = 300, ENDING_MOST_MS = 10000, HANG_UP_MS = 200 };
 
@@ -318,4 +320,18 @@ void shim_prepare_op(struct shim *s, struct op *op, struct request *request,
 	op->data.spare_copy = conf->spare_copy && s->prepare.fd >= 0; /* which has it given back */
 	if (conf->lock_timeout_ms && conf->lock_timeout_ms <= UINT32_MAX)
 		op->data.lock_timeout_ms = (uint32_t)conf->lock_timeout_ms;
+}
+
+int shim_listen_beside_agents(const struct shim *s, int *fd, const char *name, int type,
+			      int backlog)
+{
+	auto_free char *dir = job_agent_dir(&s->job.target);
+	auto_close int dir_fd = dir ? agent_dir_open(dir) : -1;
+
+	if (dir_fd < 0 || (*fd >= 0 && faccessat(dir_fd, name, F_OK, 0) == 0))
+		return 0;
+	cleanup_close(fd);
+	int r = beside_listen(dir_fd, name, type, backlog);
+	*fd = r < 0 ? -1 : r;
+	return r < 0 ? r : 0;
 }

@@ -151,6 +151,11 @@ void shim_end(struct shim *s);
 /** Makes the main thread look at what is to be done. */
 void shim_wake(struct shim *s);
 
+/** Has *@fd (-1: not yet) listen at @name in the directory of the job's agents, which a restore makes again; @type and
+ * @backlog as in beside_listen(). 0: it does, or there is no such directory now; -errno, and *@fd is -1. */
+int shim_listen_beside_agents(const struct shim *s, int *fd, const char *name, int type,
+			      int backlog);
+
 /** Has a thread of its own run @fn, which sets the state of @t to TASK_DONE. The last one has been joined. Returns 0, or
  * -errno: there is no thread. */
 int task_start(struct shim_task *t, void *(*fn)(void *shim), struct shim *s);

@@ -19,7 +19,6 @@
 #include "base/conf.h"
 #include "base/log.h"
 #include "client/agent.h"
-#include "client/beside.h"
 #include "engine/gpu-set.h"
 #include "engine/neighbours.h"
 #include "job/events.h"
@@ -42,22 +41,12 @@ void wake_init(struct shim *s)
 	s->wake.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 }
 
-/* Listens in the directory of the agents, which a restore makes again. */
 static void listen_beside_agents(struct shim *s)
 {
-	struct shim_wake *w = &s->wake;
-	auto_free char *dir = job_agent_dir(&s->job.target);
-	auto_close int dir_fd = dir ? agent_dir_open(dir) : -1;
+	int r = shim_listen_beside_agents(s, &s->wake.listen_fd, AGENT_WAKE_SOCKET, SOCK_DGRAM, 0);
 
-	if (dir_fd < 0)
-		return;
-	if (w->listen_fd >= 0 && faccessat(dir_fd, AGENT_WAKE_SOCKET, F_OK, 0) == 0)
-		return;
-	cleanup_close(&w->listen_fd);
-	int fd = beside_listen(dir_fd, AGENT_WAKE_SOCKET, SOCK_DGRAM, 0);
-	if (fd < 0)
-		log_error("no call wakes job %s: reason=\"%s\"", s->job.id, strerror(-fd));
-	w->listen_fd = fd < 0 ? -1 : fd;
+	if (r < 0)
+		log_error("no call wakes job %s: reason=\"%s\"", s->job.id, strerror(-r));
 }
 
 static bool is_cancelled(void *arg)
