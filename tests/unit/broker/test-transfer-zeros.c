@@ -199,6 +199,8 @@ static void test_spilled(void)
 
 	restart("[Broker]\nPool=64M\nMemory=16M\n");
 	write_runs(&set, 3);
+	for (size_t i = 0; i < 5; i++) /* 30 MiB: more than Memory= */
+		piece_write(&set, i, 0, set.pieces[i].len_bytes, 2000 + i);
 	for (size_t i = 0; i < PIECES; i++) {
 		before[i] = malloc(set.pieces[i].len_bytes);
 		piece_read(&set, i, before[i]);
