@@ -18,7 +18,7 @@
 #include <time.h>
 
 #include "cuda.h"
-#include "interpose/cuda/elf-object.h"
+#include "interpose/entry/elf-object.h"
 #include "program.h"
 
 #define MIB ((size_t)1 << 20)

@@ -19,7 +19,7 @@
 #include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
 #include "interpose/cuda/calls.h"
-#include "interpose/cuda/elf-object.h"
+#include "interpose/entry/elf-object.h"
 #include "interpose/cuda/entry.h"
 
 /* ---- the process: whether this library is to do anything at all, and the start of the agent ---- */

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "interpose/cuda/calls.h"
-#include "interpose/cuda/elf-object.h"
+#include "interpose/entry/elf-object.h"
 #include "interpose/cuda/entry.h"
 
 struct lookup_request {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Addresses of what was freed, and a little memory, are kept for the next allocation; to the program they
  * are nobody's, and the memory is free. */
-#include "interpose/cuda/elf-object.h"
+#include "interpose/entry/elf-object.h"
 #include "interpose/cuda/gpudirect.h"
 #include "job.h"
 

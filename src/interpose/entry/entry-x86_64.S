@@ -43,7 +43,7 @@ entry_first:
 
 #define CALL(name)  TRAMPOLINE name
 #define ENTRY(name) TRAMPOLINE name
-#include "interpose/cuda/driver.def"
+#include "driver.def"
 	.rept	ENTRY_SPARE
 	JUMP
 	.endr

@@ -18,7 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "interpose/cuda/elf-object.h"
+#include "interpose/entry/elf-object.h"
 
 /* ---- by system calls ---- */
 

@@ -5,7 +5,7 @@
  * instrumented and calls nothing that such a library replaces.
  */
 
-#include "interpose/cuda/elf-object.h"
+#include "interpose/entry/elf-object.h"
 
 /* References to a symbol of another object, by its address alone. */
 #if defined(__x86_64__)
