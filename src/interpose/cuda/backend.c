@@ -7,6 +7,7 @@
 #include "interpose/core/memory.h"
 #include "interpose/cuda/calls.h"
 #include "interpose/cuda/gpudirect.h"
+#include "interpose/entry/entry.h"
 
 /* ---- results ---- */
 
@@ -46,7 +47,7 @@ static int from_driver(CUresult r)
 
 bool backend_is_lasting(int result)
 {
-	return result > 0 && result_is_lasting((CUresult)result);
+	return result > 0 && driver_is_lasting(result);
 }
 
 bool backend_is_there(void)

@@ -23,27 +23,6 @@ struct driver_calls {
 };
 extern struct driver_calls driver;
 
-/** Loads and resolves the driver once; false where there is none. Cheap afterwards. */
-bool driver_resolve(void);
-
-/** Has the gate passed at exit() before the driver shuts down. Handlers run last first: it is called when the
- * driver may have registered its own, and does something the first two times. */
-void init_watch_end(void);
-
-/** Whether a result is of something that went wrong in a context and stays there. */
-bool result_is_lasting(CUresult result);
-
-/** Whether some call has returned such a result: what is done without the driver is to ask it first. */
-bool calls_have_failed(void);
-
-/** A wrapper: what an entry point of that (exported, versioned) name goes to instead of the driver.
- * The table is in wrappers.c, ended by an empty name; each is called inside the gate. */
-struct wrapper {
-	const char *name;
-	void *function;
-};
-extern const struct wrapper wrappers[];
-
 /** The driver's number for a result of interpose/core, for the program. */
 CUresult to_driver(int result);
 

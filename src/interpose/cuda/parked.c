@@ -9,7 +9,7 @@
 
 #include "interpose/core/memory.h"
 #include "interpose/cuda/calls.h"
-#include "interpose/cuda/entry.h"
+#include "interpose/entry/entry.h"
 
 /* Of a query of a stream, an event or a context, and of a wait for one: nothing is pending. */
 static CUresult all_is_done(void)

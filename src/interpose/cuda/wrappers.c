@@ -5,6 +5,7 @@
  */
 #include "interpose/core/memory.h"
 #include "interpose/cuda/calls.h"
+#include "interpose/entry/entry.h"
 
 static CUcontext primary[DEVICES_MAX]; /* with the tables' lock */
 
@@ -195,5 +196,5 @@ const struct wrapper wrappers[] = {
 	{ "cuStreamDestroy_v2", capture_stream_destroyed },
 	{ "cuThreadExchangeStreamCaptureMode", parked_exchange_mode },
 
-	{ "", NULL },
+	{ NULL, NULL },
 };

@@ -6,7 +6,6 @@
  * when it enters; when it leaves, what it wrote is to be seen before its depth is, which takes a store-release.
  */
 #define ENTRY_SPARE 512 /* as in entry.h */
-#define ENTRY_FAILED 700
 #define STACK_BYTES 256 /* of arguments on the stack that are handed on */
 #define FRAME_BYTES 32	/* x29, x30, x19 */
 #define SAVED_BYTES 208 /* x0 to x8 and q0 to q7 */

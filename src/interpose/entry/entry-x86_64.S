@@ -12,7 +12,6 @@
 #include <cet.h>
 
 #define ENTRY_SPARE 512 /* as in entry.h */
-#define ENTRY_FAILED 700
 #define STACK_BYTES 256 /* of arguments on the stack that are handed on */
 #define SAVED_BYTES 192 /* seven general and eight vector registers, aligned */
 

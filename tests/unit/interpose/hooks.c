@@ -8,7 +8,7 @@
 #include "interpose/core/memory.h"
 #include "interpose/core/wake.h"
 #include "interpose/cuda/calls.h"
-#include "interpose/cuda/entry.h"
+#include "interpose/entry/entry.h"
 
 extern const struct hooks brumate_test_hooks;
 

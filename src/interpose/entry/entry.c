@@ -18,9 +18,8 @@
 #include "interpose/core/agent.h"
 #include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
-#include "interpose/cuda/calls.h"
 #include "interpose/entry/elf-object.h"
-#include "interpose/cuda/entry.h"
+#include "interpose/entry/entry.h"
 
 /* ---- the process: whether this library is to do anything at all, and the start of the agent ---- */
 
@@ -76,23 +75,24 @@ void init_watch_end(void)
 		atexit(begin_end);
 }
 
-CUresult init_driver(unsigned int flags)
-{
-	static atomic_bool done;
-	CUresult r;
+static atomic_bool begun; /* the driver has been initialised */
 
-	if (!atomic_load(&done)) {
-		watch_forks();
-		agent_start();
-		agent_set_life(AGENT_LIFE_STARTING);
-		gate_pass();
-	}
-	r = driver.cuInit(flags);
-	if (r == CUDA_SUCCESS && !atomic_exchange(&done, true))
+void init_begin(void)
+{
+	if (atomic_load(&begun))
+		return;
+	watch_forks();
+	agent_start();
+	agent_set_life(AGENT_LIFE_STARTING);
+	gate_pass();
+}
+
+void init_end(bool works)
+{
+	if (works && !atomic_exchange(&begun, true))
 		init_watch_end();
 	if (agent_life() == AGENT_LIFE_STARTING)
 		agent_set_life(AGENT_LIFE_READY);
-	return r;
 }
 
 /*
@@ -119,8 +119,8 @@ extern const char entry_first[]; /* the trampolines, side by side */
 
 /* What the assembler uses. */
 void *entry_begin(unsigned int slot);
-void entry_end(CUresult result);
-void entry_failed(CUresult result);
+void entry_end(int result);
+void entry_failed(int result);
 extern _Atomic(void *) entry_targets[ENTRY__MAX];
 
 _Atomic(void *) entry_targets[ENTRY__MAX];
@@ -128,7 +128,7 @@ _Atomic(void *) entry_targets[ENTRY__MAX];
 static const char *const entry_names[ENTRY_NAMED] = {
 #define CALL(name)  #name,
 #define ENTRY(name) #name,
-#include "interpose/cuda/driver.def"
+#include "driver.def"
 #undef CALL
 #undef ENTRY
 };
@@ -165,28 +165,17 @@ void *entry_spare(void *target)
 	return NULL;
 }
 
-/* Called where there is no driver, or an older one without this function. */
-static CUresult no_driver(void)
-{
-	return CUDA_ERROR_NO_DEVICE;
-}
-
-static CUresult no_function(void)
-{
-	return CUDA_ERROR_NOT_FOUND;
-}
-
 /* It runs once for each function, so it is kept out of what every call passes. */
 __attribute__((noinline, cold)) static void *find_target(unsigned int slot)
 {
 	int saved = errno;
-	bool there = driver_resolve();
+	bool there = resolve_driver();
 	void *target = entry_target(slot);
 
 	errno = saved;
 	if (target)
 		return target;
-	return there ? (void *)no_function : (void *)no_driver;
+	return there ? (void *)driver_no_function : (void *)driver_missing;
 }
 
 void *entry_begin(unsigned int slot)
@@ -211,38 +200,13 @@ bool calls_have_failed(void)
 	return atomic_load_explicit(&has_failed, memory_order_relaxed);
 }
 
-/* What NVIDIA documents to make a context, or the whole process, unusable. Others are of the call. */
-bool result_is_lasting(CUresult result)
+void entry_failed(int result)
 {
-	switch (result) {
-	case CUDA_ERROR_ECC_UNCORRECTABLE:
-	case CUDA_ERROR_NVLINK_UNCORRECTABLE:
-	case CUDA_ERROR_CONTAINED:
-	case CUDA_ERROR_ILLEGAL_ADDRESS:
-	case CUDA_ERROR_LAUNCH_TIMEOUT:
-	case CUDA_ERROR_ASSERT:
-	case CUDA_ERROR_HARDWARE_STACK_ERROR:
-	case CUDA_ERROR_ILLEGAL_INSTRUCTION:
-	case CUDA_ERROR_MISALIGNED_ADDRESS:
-	case CUDA_ERROR_INVALID_ADDRESS_SPACE:
-	case CUDA_ERROR_INVALID_PC:
-	case CUDA_ERROR_LAUNCH_FAILED:
-	case CUDA_ERROR_TENSOR_MEMORY_LEAK:
-	case CUDA_ERROR_EXTERNAL_DEVICE:
-	case CUDA_ERROR_UNKNOWN:
-		return true;
-	default:
-		return false;
-	}
-}
-
-void entry_failed(CUresult result)
-{
-	if (result_is_lasting(result))
+	if (driver_is_lasting(result))
 		atomic_store_explicit(&has_failed, true, memory_order_relaxed);
 }
 
-void entry_end(CUresult result)
+void entry_end(int result)
 {
 	if (result)
 		entry_failed(result);
@@ -252,19 +216,8 @@ void entry_end(CUresult result)
 
 /* ---- the driver's library ---- */
 
-static const char driver_soname[] = "libcuda.so.1";
-
-struct driver_calls driver;
-
 static atomic_bool resolved;
 static void *functions[ENTRY_NAMED]; /* the driver's, by their numbers */
-
-/* What this side does about entry points itself. */
-static const struct wrapper own_wrappers[] = {
-	{ "cuGetProcAddress", (void *)lookup_proc_address },
-	{ "cuGetProcAddress_v2", (void *)lookup_proc_address_v2 },
-	{ "cuInit", (void *)init_driver },
-};
 
 /* The driver's functions by address: which trampoline stands for each. Open addressing. */
 enum { MAP_SIZE = 8192 };
@@ -306,11 +259,6 @@ static void *map_find(const void *function)
 	return NULL;
 }
 
-ELF_EARLY bool resolve_is_name(const char *name)
-{
-	return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
-}
-
 void *resolve_adopt(void *function)
 {
 	void *trampoline = entry_spare(function);
@@ -320,15 +268,19 @@ void *resolve_adopt(void *function)
 	return trampoline;
 }
 
-void *resolve_wrapper(const char *name)
+static void *find_wrapper(const struct wrapper *w, const char *name)
 {
-	for (size_t i = 0; i < sizeof(own_wrappers) / sizeof(*own_wrappers); i++)
-		if (!strcmp(own_wrappers[i].name, name))
-			return own_wrappers[i].function;
-	for (const struct wrapper *w = wrappers; w->name && *w->name; w++)
+	for (; w->name; w++)
 		if (!strcmp(w->name, name))
 			return w->function;
 	return NULL;
+}
+
+void *resolve_wrapper(const char *name)
+{
+	void *own = find_wrapper(driver_wrappers, name);
+
+	return own ? own : find_wrapper(wrappers, name);
 }
 
 /* The number of a name in driver.def, which is sorted; ENTRY_NAMED if it is not there. */
@@ -358,15 +310,6 @@ static void note_function(const char *name, void *function, void *arg)
 		functions[slot] = function;
 }
 
-static void fill_driver(void)
-{
-#define CALL(name) driver.name = (__typeof__(name) *)functions[ENTRY_##name];
-#define ENTRY(name)
-#include "interpose/cuda/driver.def"
-#undef CALL
-#undef ENTRY
-}
-
 /* Two entry_names may be one function: the one that has a wrapper stands for it. */
 static void lead_named(void)
 {
@@ -382,10 +325,10 @@ static void lead_named(void)
 	}
 }
 
-/* Leads a function of a newer driver, which driver.def does not know. cudbg… are a debugger's, not calls. */
+/* Leads a function of a newer driver, which driver.def does not know. */
 static void lead_unknown(const char *name, void *function, void *arg)
 {
-	if (resolve_is_name(name) && !map_find(function))
+	if (driver_is_name(name) && !map_find(function))
 		resolve_adopt(function);
 }
 
@@ -411,13 +354,13 @@ static bool take_turn(void)
 static void fill_tables(const struct elf_object *object)
 {
 	elf_each_function(object, note_function, NULL);
-	fill_driver();
+	driver_fill(functions);
 	lead_named();
 	elf_each_function(object, lead_unknown, NULL);
 	atomic_store_explicit(&resolved, true, memory_order_release);
 }
 
-bool driver_resolve(void)
+bool resolve_driver(void)
 {
 	struct elf_object object;
 
@@ -445,7 +388,7 @@ void *resolve_replace(void *address)
 
 	if (!address || entry_is_ours(address))
 		return address;
-	if (!atomic_load(&resolved) && (!resolve_is_driver(address) || !driver_resolve()))
+	if (!atomic_load(&resolved) && (!resolve_is_driver(address) || !resolve_driver()))
 		return address;
 	trampoline = map_find(address);
 	return trampoline ? trampoline : address;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * The driver by name: dlsym, dlvsym and cuGetProcAddress. The loader or the driver always answers first; only an answer
+ * The driver by name: dlsym and dlvsym. The loader or the driver always answers first; only an answer
  * that is the driver's own function becomes a trampoline, so another library's function of that name stays what it is.
  * Lookups that depend on who asks, and all that do not concern the driver, are the loader's: the assembler jumps there
  * with the caller's address in place.
@@ -18,9 +18,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "interpose/cuda/calls.h"
 #include "interpose/entry/elf-object.h"
-#include "interpose/cuda/entry.h"
+#include "interpose/entry/entry.h"
 
 struct lookup_request {
 	void *handle;
@@ -150,7 +149,7 @@ ELF_EARLY static struct lookup_answer lookup(const struct lookup_request *reques
 	struct lookup_answer answer;
 	int saved;
 
-	if (!request->name || !resolve_is_name(request->name) || init_is_off())
+	if (!request->name || !driver_is_name(request->name) || init_is_off())
 		return leave_to_loader(request);
 	saved = errno;
 	answer = lookup_driver(request, caller);
@@ -172,58 +171,6 @@ ELF_EARLY struct lookup_answer lookup_dlvsym(void *handle, const char *name, con
 	struct lookup_request request = { .handle = handle, .name = name, .version = version };
 
 	return lookup(&request, caller);
-}
-
-/*
- * A function that the driver gave and does not export. Where a wrapper of ours stands for the newest
- * function of that name, it is that one; any other is gated by a trampoline of its own.
- */
-static void *replace_unexported(const char *symbol, cuuint64_t flags, void *address)
-{
-	static const char *const versions[] = { "_v3", "_v2", "" };
-	const char *threads[] = { "_ptsz", "_ptds", "" };
-	bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-	char name[128];
-	void *entry;
-
-	for (size_t t = per_thread ? 0 : 2; t < 3; t++)
-		for (size_t v = 0; v < 3; v++) {
-			snprintf(name, sizeof(name), "%s%s%s", symbol, versions[v], threads[t]);
-			entry = resolve_entry(name);
-			if (entry && resolve_wrapper(name))
-				return entry;
-		}
-	entry = resolve_adopt(address);
-	return entry ? entry : address;
-}
-
-static void replace_found(const char *symbol, void **fn, cuuint64_t flags)
-{
-	void *address = *fn, *instead;
-
-	if (!address || entry_is_ours(address) || !resolve_is_name(symbol))
-		return;
-	instead = resolve_replace(address);
-	*fn = instead != address ? instead : replace_unexported(symbol, flags, address);
-}
-
-CUresult lookup_proc_address(const char *symbol, void **fn, int cuda_version, cuuint64_t flags)
-{
-	CUresult r = driver.cuGetProcAddress(symbol, fn, cuda_version, flags);
-
-	if (r == CUDA_SUCCESS)
-		replace_found(symbol, fn, flags);
-	return r;
-}
-
-CUresult lookup_proc_address_v2(const char *symbol, void **fn, int cuda_version, cuuint64_t flags,
-				CUdriverProcAddressQueryResult *status)
-{
-	CUresult r = driver.cuGetProcAddress_v2(symbol, fn, cuda_version, flags, status);
-
-	if (r == CUDA_SUCCESS)
-		replace_found(symbol, fn, flags);
-	return r;
 }
 
 /* ---- libraries loaded with RTLD_DEEPBIND ---- */
@@ -252,7 +199,7 @@ static void *replacement(const char *name, void *bound, void *handle)
 	for (size_t i = 0; i < sizeof(replaced) / sizeof(*replaced); i++)
 		if (!strcmp(replaced[i].name, name))
 			return (void *)replaced[i].ours;
-	if (!resolve_is_name(name))
+	if (!driver_is_name(name))
 		return NULL;
 	found = resolve_is_driver(bound) ? bound
 					 : ((dlsym_fn)elf_next_function("dlsym"))(handle, name);
