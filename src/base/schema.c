@@ -5,11 +5,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "base/escape.h"
+#include "base/hex.h"
 
 /* The longest duration that is written: beyond it a double loses precision in microseconds. */
 #define SECONDS_MAX 1e9
@@ -31,13 +33,15 @@ void schema_free(const struct schema_field *fields, size_t n, void *base_)
 		switch (f->kind) {
 		case FIELD_STRING:
 		case FIELD_OPTIONAL:
+		case FIELD_RAW:
 			free(*pointer);
 			break;
 		case FIELD_ARGV:
+		case FIELD_RAW_ARGV:
 			free_argv(*pointer);
 			break;
 		case FIELD_GROUP:
-			schema_free(f->members, f->n_members, base);
+			schema_free(f->members, f->n_members, base + f->offset);
 			break;
 		case FIELD_LIST:
 			for (size_t i = 0; i < *(size_t *)(base + f->count_offset); i++)
@@ -63,12 +67,49 @@ static json_t *encode_text(const char *raw, size_t max_bytes)
 	return escaped ? json_string(escaped) : NULL;
 }
 
-static json_t *encode_argv(char *const *argv)
+json_t *schema_encode_line(const char *text)
+{
+	json_t *json = json_string(text);
+	if (json)
+		return json;
+
+	auto_free char *ascii = strdup(text);
+	if (!ascii)
+		return NULL;
+	for (char *p = ascii; *p; p++)
+		if ((unsigned char)*p >= 0x80)
+			*p = '?';
+	return json_string(ascii);
+}
+
+static json_t *encode_raw(const char *bytes)
+{
+	if (!bytes)
+		return json_null();
+
+	json_t *text = json_string(bytes);
+	if (text)
+		return text;
+
+	size_t len = strlen(bytes);
+	auto_free char *hex = malloc(2 * len + 1);
+	if (!hex)
+		return NULL;
+	hex[0] = '\0'; /* of no bytes, where there was no memory for an empty string */
+	for (size_t i = 0; i < len; i++)
+		sprintf(hex + 2 * i, "%02x", (unsigned char)bytes[i]);
+	return json_pack("{s:s}", "hex", hex);
+}
+
+static json_t *encode_argv(const struct schema_field *f, char *const *argv)
 {
 	json_t *array = json_array();
 
 	for (size_t i = 0; array && argv && argv[i]; i++) {
-		if (json_array_append_new(array, encode_text(argv[i], SIZE_MAX)) < 0) {
+		json_t *item = f->kind == FIELD_RAW_ARGV ? encode_raw(argv[i])
+							 : encode_text(argv[i], SIZE_MAX);
+
+		if (json_array_append_new(array, item) < 0) {
 			json_decref(array);
 			return NULL;
 		}
@@ -126,8 +167,15 @@ static json_t *encode_field(const struct schema_field *f, const char *base, int 
 	case FIELD_OPTIONAL:
 		string = *(char *const *)at;
 		return string ? encode_text(string, SIZE_MAX) : json_null();
+	case FIELD_LINE:
+		return schema_encode_line(at);
+	case FIELD_RAW:
+		return encode_raw(*(char *const *)at);
+	case FIELD_RAW_TEXT:
+		return encode_raw(at);
 	case FIELD_ARGV:
-		return encode_argv(*(char **const *)at);
+	case FIELD_RAW_ARGV:
+		return encode_argv(f, *(char **const *)at);
 	case FIELD_U64:
 		return json_integer((json_int_t) * (const uint64_t *)at);
 	case FIELD_U32:
@@ -143,7 +191,7 @@ static json_t *encode_field(const struct schema_field *f, const char *base, int 
 	case FIELD_WORD:
 		return encode_word(f, *(const unsigned *)at);
 	case FIELD_GROUP:
-		return encode_object(f->members, f->n_members, base, version);
+		return encode_object(f->members, f->n_members, at, version);
 	case FIELD_LIST:
 		return encode_list(f, base, version);
 	}
@@ -154,7 +202,9 @@ static bool is_left_out(const struct schema_field *f, const char *base)
 {
 	if (!f->optional)
 		return false;
-	if (f->kind == FIELD_TEXT || f->kind == FIELD_BOOL)
+	if (f->given_offset)
+		return !base[f->given_offset];
+	if (f->kind == FIELD_TEXT || f->kind == FIELD_LINE || f->kind == FIELD_BOOL)
 		return !base[f->offset];
 	if (f->kind == FIELD_ARGV)
 		return !*(char **const *)(base + f->offset) ||
@@ -163,12 +213,31 @@ static bool is_left_out(const struct schema_field *f, const char *base)
 				     : !*(const uint64_t *)(base + f->offset);
 }
 
+static bool is_empty(const struct schema_field *f, const char *base)
+{
+	const char *at = base + f->offset;
+
+	switch (f->kind) {
+	case FIELD_GROUP:
+		return is_empty(f->members, at);
+	case FIELD_U64:
+		return *(const uint64_t *)at < (uint64_t)f->min;
+	case FIELD_INT:
+		return *(const int *)at < f->min;
+	default:
+		return !*at;
+	}
+}
+
 int schema_encode(json_t *object, const struct schema_field *fields, size_t n, const void *base,
 		  int version)
 {
 	for (const struct schema_field *f = fields; f < fields + n; f++)
 		if (f->since <= version && !is_left_out(f, base) &&
-		    json_object_set_new(object, f->name, encode_field(f, base, version)) < 0)
+		    json_object_set_new(object, f->name,
+					f->nullable && is_empty(f, base)
+						? json_null()
+						: encode_field(f, base, version)) < 0)
 			return -ENOMEM;
 	return 0;
 }
@@ -224,6 +293,58 @@ static int decode_text(const struct schema_field *f, char *ret, json_t *value,
 	return r;
 }
 
+static int decode_line(const struct schema_field *f, char *ret, const char *text,
+		       struct brumate_error *err)
+{
+	if (!text)
+		return fail_want(err, "a string");
+	if (strlen(text) >= f->size)
+		return brumate_fail(err, EBADMSG, "longer than %zu bytes", f->size - 1);
+	strcpy(ret, text);
+	return 0;
+}
+
+static int decode_hex(char **ret, const char *hex)
+{
+	size_t len = strlen(hex);
+	auto_free char *bytes = calloc(1, len / 2 + 1);
+
+	if (!bytes)
+		return -ENOMEM;
+	for (size_t i = 0; i < len; i += 2) {
+		int high = hex_value(hex[i]), low = hex_value(hex[i + 1]);
+
+		if (high < 0 || low < 0 || high + low == 0)
+			return -EBADMSG;
+		bytes[i / 2] = (char)(high << 4 | low);
+	}
+	*ret = take_ptr(&bytes);
+	return 0;
+}
+
+static int decode_raw(char **ret, json_t *value, struct brumate_error *err)
+{
+	const char *hex = json_string_value(json_object_get(value, "hex"));
+	int r = hex ? decode_hex(ret, hex) : 0;
+
+	if (!hex && !json_is_string(value))
+		return fail_want(err, "a string, or its bytes as \"hex\"");
+	if (!hex && !(*ret = strdup(json_string_value(value))))
+		r = -ENOMEM;
+	return r == -EBADMSG ? fail_want(err, "hexadecimal digits")
+	       : r < 0	     ? brumate_fail(err, ENOMEM, "%m")
+			     : 0;
+}
+
+static int decode_raw_text(const struct schema_field *f, char *ret, json_t *value,
+			   struct brumate_error *err)
+{
+	auto_free char *raw = NULL;
+	int r = decode_raw(&raw, value, err);
+
+	return r < 0 ? r : decode_line(f, ret, raw, err);
+}
+
 static int decode_argv(const struct schema_field *f, char ***ret, json_t *value,
 		       struct brumate_error *err)
 {
@@ -236,8 +357,10 @@ static int decode_argv(const struct schema_field *f, char ***ret, json_t *value,
 	if (!*ret)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t i = 0; i < n; i++) {
-		int r = decode_string(&(*ret)[i], json_array_get(value, i),
-				      SCHEMA_ARGUMENT_BYTES_MAX, err);
+		json_t *item = json_array_get(value, i);
+		int r = f->kind == FIELD_RAW_ARGV
+				? decode_raw(&(*ret)[i], item, err)
+				: decode_string(&(*ret)[i], item, SCHEMA_ARGUMENT_BYTES_MAX, err);
 
 		if (r < 0)
 			return brumate_wrap(err, r, "item %zu", i);
@@ -349,7 +472,14 @@ static int decode_field(const struct schema_field *f, char *base, json_t *value,
 		/* fall through */
 	case FIELD_STRING:
 		return decode_string((char **)at, value, (size_t)f->max, err);
+	case FIELD_LINE:
+		return decode_line(f, at, json_string_value(value), err);
+	case FIELD_RAW:
+		return json_is_null(value) ? 0 : decode_raw((char **)at, value, err);
+	case FIELD_RAW_TEXT:
+		return decode_raw_text(f, at, value, err);
 	case FIELD_ARGV:
+	case FIELD_RAW_ARGV:
 		return decode_argv(f, (char ***)at, value, err);
 	case FIELD_U64:
 	case FIELD_U32:
@@ -367,7 +497,7 @@ static int decode_field(const struct schema_field *f, char *base, json_t *value,
 	case FIELD_WORD:
 		return decode_word(f, (unsigned *)at, value, err);
 	case FIELD_GROUP:
-		return schema_decode(f->members, f->n_members, base, value, version, err);
+		return schema_decode(f->members, f->n_members, at, value, version, err);
 	case FIELD_LIST:
 		return decode_list(f, base, value, version, err);
 	}
@@ -384,13 +514,15 @@ int schema_decode(const struct schema_field *fields, size_t n, void *base, json_
 		json_t *value = json_object_get(object, f->name);
 
 		if (f->since > version || (f->optional && !value) ||
-		    (f->lenient && (!value || json_is_null(value))))
+		    ((f->lenient || f->nullable) && (!value || json_is_null(value))))
 			continue;
 		if (!value)
 			return brumate_fail(err, EBADMSG, "%s is missing", f->name);
 		int r = decode_field(f, base, value, version, err);
 		if (r < 0)
 			return brumate_wrap(err, r, "%s", f->name);
+		if (f->given_offset)
+			*((bool *)base + f->given_offset) = true;
 	}
 	return 0;
 }

@@ -19,6 +19,10 @@ enum field_kind {
 	FIELD_STRING,	/* char *, owned */
 	FIELD_OPTIONAL, /* char *, owned, or NULL, which is null in JSON */
 	FIELD_ARGV,	/* char **, NULL-terminated, owned */
+	FIELD_LINE, /* char[size], NUL-terminated: as it is, but for bytes that JSON cannot hold */
+	FIELD_RAW, /* char *, owned, or NULL, which is null: as it is, or an object with "hex" where JSON cannot hold it */
+	FIELD_RAW_TEXT, /* char[size], NUL-terminated: likewise */
+	FIELD_RAW_ARGV, /* char **, NULL-terminated, owned: likewise */
 	FIELD_U64,
 	FIELD_U32,
 	FIELD_INT,
@@ -26,7 +30,7 @@ enum field_kind {
 	FIELD_SECONDS, /* double; whole microseconds in JSON */
 	FIELD_DIGEST,
 	FIELD_WORD,  /* an enum; one of words in JSON */
-	FIELD_GROUP, /* an object whose members lie in the same structure */
+	FIELD_GROUP, /* an object whose members lie in the same structure, or in one in it */
 	FIELD_LIST,  /* an array of objects; a pointer, owned, and a count */
 };
 
@@ -42,8 +46,13 @@ struct schema_field {
 	size_t count_offset; /* of a LIST's count */
 	const char *const *words;
 	int since; /* version of the format that introduced it; 0: the first */
-	/* Omitted if a LIST, ARGV or TEXT is empty, a U64 is 0, or a BOOL is false. */
+	/* Omitted if a LIST, ARGV, TEXT or LINE is empty, a U64 is 0, or a BOOL is false. */
 	bool optional;
+	/* Of an optional member, of any kind: a bool of the structure that says whether it is there. 0: its value does. */
+	size_t given_offset;
+	/* Null if a TEXT or LINE is empty, a U64 or INT below its range, or the first member of a GROUP one of these. Where
+	 * it is null or missing, it stays as it is. */
+	bool nullable;
 	bool lenient; /* always written, but null or missing in what older versions wrote: stays as it is */
 };
 
@@ -60,6 +69,8 @@ struct schema_field {
 #define BYTES(type, member) NUMBER(type, #member, member, FIELD_U64, 0, INT64_MAX)
 #define PLAIN(type, key, member, type_kind) \
 	FIELD(type, key, member, type_kind, .max = STRING_BYTES_MAX)
+#define LINE(type, key, member, ...) \
+	FIELD(type, key, member, FIELD_LINE, .size = sizeof(((type *)0)->member), __VA_ARGS__)
 #define WORD(type, member, list) \
 	FIELD(type, #member, member, FIELD_WORD, .max = N_OF(list), .words = list)
 #define LIST(type, key, member, count, table, most, ...)                                         \
@@ -71,6 +82,11 @@ struct schema_field {
 		.name = key, .kind = FIELD_GROUP, .members = table, .n_members = N_OF(table), \
 		__VA_ARGS__                                                                   \
 	}
+
+/* Its members are those of the structure @member. */
+#define PART(type, key, member, table, ...)                                               \
+	FIELD(type, key, member, FIELD_GROUP, .members = table, .n_members = N_OF(table), \
+	      __VA_ARGS__)
 
 enum { STRING_BYTES_MAX = 1 << 20, SCHEMA_ARGUMENT_BYTES_MAX = 64 << 20 };
 
@@ -84,6 +100,9 @@ int schema_decode(const struct schema_field *fields, size_t n, void *base, json_
 
 /** Frees what the members own. */
 void schema_free(const struct schema_field *fields, size_t n, void *base);
+
+/** @text as a string, each byte that is not ASCII as '?' where it is not UTF-8. NULL without memory. */
+json_t *schema_encode_line(const char *text);
 
 /** A digest as text, and back. */
 json_t *schema_encode_digest(const struct digest *d);

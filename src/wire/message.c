@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/schema.h"
+
 void wire_message_fini(struct wire_message *m)
 {
 	json_decref(m->json);
@@ -50,17 +52,7 @@ const char *text_of(const json_t *o, const char *key)
 
 json_t *wire_string(const char *text)
 {
-	json_t *json = json_string(text);
-	if (json)
-		return json;
-
-	auto_free char *ascii = strdup(text);
-	if (!ascii)
-		return NULL;
-	for (char *p = ascii; *p; p++)
-		if ((unsigned char)*p >= 0x80)
-			*p = '?';
-	return json_string(ascii);
+	return schema_encode_line(text);
 }
 
 json_t *wire_error_to_json(const struct brumate_error *err)
