@@ -14,6 +14,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
+#include "base/schema.h"
 
 enum { TABLE_VERSION = 1, TABLE_BYTES_MAX = 256 << 20, GUARD_TRIES = 3, EMPTY_TRIES = 3 };
 
@@ -141,118 +142,96 @@ bool vault_is_alone(const struct vault *v)
 
 /* ---- the table ---- */
 
-static json_t *encode_piece(const struct vault_piece *p)
-{
-	return json_pack("{s:i,s:I,s:I,s:I,s:I,s:s,s:I}", "pid", p->process.pid, "start",
-			 (json_int_t)p->process.start_ticks, "id", (json_int_t)p->id, "va",
-			 (json_int_t)p->va, "len", (json_int_t)p->len_bytes, "gpu", p->gpu, "token",
-			 (json_int_t)p->token);
-}
+struct vault_table {
+	int version;
+	const struct vault_piece *pieces;
+	size_t n_pieces;
+	struct vault_table_copy {
+		uint64_t n_segments, segment_bytes, total_bytes;
+	} copy;
+	bool kept, spare;
+};
 
-static json_t *encode_copy(const struct host_copy *copy)
-{
-	return json_pack("{s:I,s:I,s:I}", "total", (json_int_t)copy->total_bytes, "segment",
-			 (json_int_t)copy->segment_bytes, "segments", (json_int_t)copy->n_segments);
-}
+static const struct schema_field piece_fields[] = {
+	NUMBER(struct vault_piece, "pid", process.pid, FIELD_INT, 1, 1 << 22),
+	NUMBER(struct vault_piece, "start", process.start_ticks, FIELD_U64, 0, INT64_MAX),
+	NUMBER(struct vault_piece, "id", id, FIELD_U64, 1, INT64_MAX),
+	NUMBER(struct vault_piece, "va", va, FIELD_U64, 0, INT64_MAX),
+	NUMBER(struct vault_piece, "len", len_bytes, FIELD_U64, 1, 1ll << 48),
+	LINE(struct vault_piece, "gpu", gpu),
+	NUMBER(struct vault_piece, "token", token, FIELD_U64, INT64_MIN, INT64_MAX,
+	       .lenient = true),
+};
+
+static const struct schema_field copy_fields[] = {
+	NUMBER(struct vault_table_copy, "segments", n_segments, FIELD_U64, 1, VAULT_SEGMENTS_MAX),
+	NUMBER(struct vault_table_copy, "segment", segment_bytes, FIELD_U64, 1, 1ll << 50),
+	NUMBER(struct vault_table_copy, "total", total_bytes, FIELD_U64, 0, 1ll << 50),
+};
+
+static const struct schema_field table_fields[] = {
+	NUMBER(struct vault_table, "version", version, FIELD_INT, TABLE_VERSION, TABLE_VERSION),
+	LIST(struct vault_table, "pieces", pieces, n_pieces, piece_fields, VAULT_PIECES_MAX,
+	     .lenient = true),
+	PART(struct vault_table, "copy", copy, copy_fields, .nullable = true),
+	FIELD(struct vault_table, "kept", kept, FIELD_BOOL, .lenient = true),
+	FIELD(struct vault_table, "spare", spare, FIELD_BOOL, .lenient = true),
+};
 
 char *vault_encode(const struct vault *v)
 {
 	const bool of_baseline = !v->n_pieces && v->baseline.n_pieces;
-	const struct vault_piece *list = of_baseline ? v->baseline.pieces : v->pieces;
-	size_t n = of_baseline ? v->baseline.n_pieces : v->n_pieces;
-	auto_json json_t *pieces = json_array();
-	auto_json json_t *copy = of_baseline || v->copied
-					 ? encode_copy(of_baseline ? &v->baseline.copy : &v->copy)
-					 : json_null();
+	const struct host_copy *copy = of_baseline ? &v->baseline.copy : &v->copy;
+	struct vault_table t = {
+		.version = TABLE_VERSION,
+		.pieces = of_baseline ? v->baseline.pieces : v->pieces,
+		.n_pieces = of_baseline ? v->baseline.n_pieces : v->n_pieces,
+		.kept = of_baseline || v->of_running,
+		.spare = (of_baseline && v->baseline.spare) || v->of_spare,
+	};
+	auto_json json_t *o = json_object();
 
-	/* Out of memory: write no table rather than an incomplete one. */
-	for (size_t i = 0; pieces && i < n; i++)
-		if (json_array_append_new(pieces, encode_piece(&list[i])) < 0)
-			return NULL;
-	auto_json json_t *o =
-		json_pack("{s:i,s:O,s:O,s:b,s:b}", "version", TABLE_VERSION, "copy", copy, "pieces",
-			  pieces, "kept", of_baseline || v->of_running, "spare",
-			  (of_baseline && v->baseline.spare) || v->of_spare);
-	return o ? json_dumps(o, JSON_COMPACT) : NULL;
-}
-
-static int decode_piece(struct vault_piece *ret, json_t *o, struct brumate_error *err)
-{
-	int64_t pid = 0, start = -1, id = 0, va = -1, len = 0, token = 0;
-	const char *gpu;
-	int r;
-
-	if ((r = wire_get_int(o, "pid", 1, 1 << 22, &pid, err)) < 0 ||
-	    (r = wire_get_int(o, "start", 0, INT64_MAX, &start, err)) < 0 ||
-	    (r = wire_get_int(o, "id", 1, INT64_MAX, &id, err)) < 0 ||
-	    (r = wire_get_int(o, "va", 0, INT64_MAX, &va, err)) < 0 ||
-	    (r = wire_get_int(o, "len", 1, 1ll << 48, &len, err)) < 0 ||
-	    (r = wire_get_int(o, "token", INT64_MIN, INT64_MAX, &token, err)) < 0 ||
-	    (r = wire_need_string(o, "gpu", &gpu, err)) < 0)
-		return r;
-	if (!pid || start < 0 || !id || va < 0 || !len || strlen(gpu) >= sizeof(ret->gpu))
-		return brumate_fail(err, EBADMSG, "incomplete");
-	*ret = (struct vault_piece){ .process = { (pid_t)pid, (uint64_t)start },
-				     .id = (uint64_t)id,
-				     .va = (uint64_t)va,
-				     .len_bytes = (uint64_t)len,
-				     .token = (uint64_t)token,
-				     .fd = -1 };
-	strcpy(ret->gpu, gpu);
-	return 0;
-}
-
-static int decode_pieces(struct vault *v, json_t *o, struct brumate_error *err)
-{
-	json_t *list = NULL;
-	int r = wire_get_array(o, "pieces", &list, err);
-	size_t n = json_array_size(list);
-
-	if (r < 0)
-		return r;
-	if (n > VAULT_PIECES_MAX)
-		return brumate_fail(err, EBADMSG, "pieces: %zu", n);
-	v->pieces = calloc(n + 1, sizeof(*v->pieces));
-	if (!v->pieces)
-		return brumate_fail(err, ENOMEM, "%m");
-	for (size_t i = 0; i < n; i++) {
-		json_t *piece = json_array_get(list, i);
-
-		r = json_is_object(piece) ? decode_piece(&v->pieces[i], piece, err) : -EBADMSG;
-		if (r < 0)
-			return brumate_wrap(err, r, "pieces: item %zu", i);
-		v->n_pieces++;
-	}
-	return 0;
+	if (of_baseline || v->copied)
+		t.copy = (struct vault_table_copy){ copy->n_segments, copy->segment_bytes,
+						    copy->total_bytes };
+	return o && schema_encode(o, table_fields, N_OF(table_fields), &t, 0) == 0
+		       ? json_dumps(o, JSON_COMPACT)
+		       : NULL;
 }
 
 /* The sizes must match the pieces: they are used as offsets into the fds. */
-static int decode_copy(struct vault *v, size_t *ret_segments, json_t *o, struct brumate_error *err)
+static int check_sizes(const struct vault *v, const struct vault_table_copy *copy,
+		       struct brumate_error *err)
 {
-	int64_t total = -1, segment = 0, segments = 0;
-	auto_free struct device_piece *pieces = NULL;
-	json_t *copy;
-	int r = wire_get_object(o, "copy", &copy, err);
+	auto_free struct device_piece *pieces = vault_device_pieces(v);
 
-	if (r < 0 || !copy)
-		return r;
-	if ((r = wire_get_int(copy, "total", 0, 1ll << 50, &total, err)) < 0 ||
-	    (r = wire_get_int(copy, "segment", 1, 1ll << 50, &segment, err)) < 0 ||
-	    (r = wire_get_int(copy, "segments", 1, VAULT_SEGMENTS_MAX, &segments, err)) < 0)
-		return brumate_wrap(err, r, "copy");
-	pieces = vault_device_pieces(v);
 	if (!pieces)
 		return brumate_fail(err, ENOMEM, "%m");
 	uint64_t want = host_copy_offset(pieces, v->n_pieces);
-	if (!segment || !segments || (uint64_t)total != want ||
-	    (uint64_t)segment * (uint64_t)segments < want)
-		return brumate_fail(err, EBADMSG, "copy: %lld bytes in %lld segments of %lld",
-				    (long long)total, (long long)segments, (long long)segment);
-	v->copy.total_bytes = (uint64_t)total;
-	v->copy.segment_bytes = (uint64_t)segment;
-	v->copied = true;
-	*ret_segments = (size_t)segments;
+	if (copy->total_bytes != want || copy->segment_bytes * copy->n_segments < want)
+		return brumate_fail(err, EBADMSG, "copy: %llu bytes in %llu segments of %llu",
+				    (unsigned long long)copy->total_bytes,
+				    (unsigned long long)copy->n_segments,
+				    (unsigned long long)copy->segment_bytes);
 	return 0;
+}
+
+static int decode_table(struct vault *v, size_t *ret_segments, json_t *o, struct brumate_error *err)
+{
+	struct vault_table t = { 0 };
+	int r = schema_decode(table_fields, N_OF(table_fields), &t, o, 0, err);
+
+	v->pieces = (struct vault_piece *)t.pieces;
+	v->n_pieces = t.n_pieces;
+	for (size_t i = 0; i < v->n_pieces; i++)
+		v->pieces[i].fd = -1;
+	v->of_running = t.kept;
+	v->of_spare = t.spare;
+	v->copied = t.copy.n_segments;
+	v->copy.total_bytes = t.copy.total_bytes;
+	v->copy.segment_bytes = t.copy.segment_bytes;
+	*ret_segments = t.copy.n_segments;
+	return r < 0 || !v->copied ? r : check_sizes(v, &t.copy, err);
 }
 
 int vault_decode(struct vault *ret, size_t *ret_segments, const char *text, size_t len_bytes,
@@ -260,23 +239,11 @@ int vault_decode(struct vault *ret, size_t *ret_segments, const char *text, size
 {
 	auto_json json_t *o = NULL;
 	struct vault v = VAULT_EMPTY;
-	int64_t version = 0;
 	size_t segments = 0;
 	int r = wire_decode(&o, text, len_bytes, err);
 
 	if (r == 0)
-		r = wire_get_int(o, "version", 0, INT32_MAX, &version, err);
-	if (r == 0 && version != TABLE_VERSION)
-		r = brumate_fail(err, EBADMSG, "version %lld, expected %d", (long long)version,
-				 TABLE_VERSION);
-	if (r == 0)
-		r = decode_pieces(&v, o, err);
-	if (r == 0)
-		r = decode_copy(&v, &segments, o, err);
-	if (r == 0)
-		r = wire_get_bool(o, "kept", &v.of_running, err);
-	if (r == 0)
-		r = wire_get_bool(o, "spare", &v.of_spare, err);
+		r = decode_table(&v, &segments, o, err);
 	if (r < 0) {
 		free(v.pieces);
 		if (err && r != -ENOMEM)

@@ -18,7 +18,7 @@
 
 #include "base/array.h"
 #include "base/fd.h"
-#include "base/escape.h"
+#include "base/schema.h"
 #include "wire/wire.h"
 
 enum { RECORD_VERSION = 1, AGAIN_MAX = 16, BUFFER_BYTES = 1 << 20, COPY_STEP_BYTES = 1 << 30 };
@@ -55,53 +55,41 @@ static const char *const kinds[] = { [JOB_FILE_WRITTEN] = "written",
 				     [JOB_FILE_MEMORY] = "memory",
 				     [JOB_FILE_REMOVED] = "removed",
 				     [JOB_FILE_REMOVED_DIR] = "removed-directory" };
-enum { N_KINDS = sizeof(kinds) / sizeof(kinds[0]) };
 
-static json_t *encode_file(const struct job_file *f)
-{
-	auto_free char *path = text_escape(f->path, PATH_MAX);
-	char digest[DIGEST_TEXT_BYTES];
-	auto_json json_t *o = json_pack(
-		"{s:s,s:s,s:I,s:I,s:I,s:I,s:i,s:I,s:I,s:b,s:b}", "kind", kinds[f->kind], "path",
-		path ? path : "", "size", (json_int_t)f->size_bytes, "mtime_ns",
-		(json_int_t)f->mtime_ns, "device", (json_int_t)f->device, "inode",
-		(json_int_t)f->inode, "mode", (int)f->mode, "uid", (json_int_t)f->uid, "gid",
-		(json_int_t)f->gid, "in_sequence", f->in_sequence, "mapped", f->is_mapped);
+#define ID(key, member) NUMBER(struct job_file, key, member, FIELD_U64, INT64_MIN, INT64_MAX)
 
-	if (!path || !o)
-		return NULL;
-	digest_format(digest, &f->digest);
-	if (f->has_digest && (json_object_set_new(o, "digest", json_string(digest)) < 0 ||
-			      json_object_set_new(o, "samples", json_boolean(f->has_samples)) < 0))
-		return NULL;
-	if (*f->key && json_object_set_new(o, "key", json_string(f->key)) < 0)
-		return NULL;
-	if (f->is_written && json_object_set_new(o, "written", json_true()) < 0)
-		return NULL;
-	if (*f->copy && json_object_set_new(o, "copy", json_string(f->copy)) < 0)
-		return NULL;
-	return take_ptr(&o);
-}
+static const struct schema_field file_fields[] = {
+	WORD(struct job_file, kind, kinds),
+	FIELD(struct job_file, "path", path, FIELD_STRING, .max = PATH_MAX - 1),
+	NUMBER(struct job_file, "size", size_bytes, FIELD_U64, 0, INT64_MAX),
+	ID("mtime_ns", mtime_ns),
+	ID("device", device),
+	ID("inode", inode),
+	NUMBER(struct job_file, "mode", mode, FIELD_U32, 0, 07777),
+	NUMBER(struct job_file, "uid", uid, FIELD_U32, 0, UINT32_MAX),
+	NUMBER(struct job_file, "gid", gid, FIELD_U32, 0, UINT32_MAX),
+	FIELD(struct job_file, "in_sequence", in_sequence, FIELD_BOOL, .lenient = true),
+	FIELD(struct job_file, "mapped", is_mapped, FIELD_BOOL, .lenient = true),
+	FIELD(struct job_file, "written", is_written, FIELD_BOOL, .optional = true),
+	FIELD(struct job_file, "digest", digest, FIELD_DIGEST, .optional = true,
+	      .given_offset = offsetof(struct job_file, has_digest)),
+	FIELD(struct job_file, "samples", has_samples, FIELD_BOOL, .optional = true,
+	      .given_offset = offsetof(struct job_file, has_digest)),
+	LINE(struct job_file, "key", key, .optional = true),
+	LINE(struct job_file, "copy", copy, .optional = true),
+};
+
+static const struct schema_field record_fields[] = {
+	LIST(struct job_files, "files", items, n, file_fields, JOB_FILES_MAX),
+};
 
 char *job_files_encode(const struct job_files *f)
 {
-	auto_json json_t *files = json_array();
+	auto_json json_t *o = json_pack("{s:i}", "version", RECORD_VERSION);
 
-	for (size_t i = 0; i < f->n; i++)
-		if (json_array_append_new(files, encode_file(&f->items[i])) < 0)
-			return NULL;
-	auto_json json_t *o = json_pack("{s:i,s:O}", "version", RECORD_VERSION, "files", files);
-	return o ? json_dumps(o, JSON_COMPACT) : NULL;
-}
-
-static int decode_kind(enum job_file_kind *ret, const char *word)
-{
-	for (int i = 0; i < N_KINDS; i++)
-		if (!strcmp(kinds[i], word)) {
-			*ret = (enum job_file_kind)i;
-			return 0;
-		}
-	return -EBADMSG;
+	return o && schema_encode(o, record_fields, N_OF(record_fields), f, 0) == 0
+		       ? json_dumps(o, JSON_COMPACT)
+		       : NULL;
 }
 
 static bool is_copy_name(const char *name)
@@ -109,107 +97,40 @@ static bool is_copy_name(const char *name)
 	const char *number = name + strlen(JOB_FILES_COPY);
 
 	return !strncmp(name, JOB_FILES_COPY, strlen(JOB_FILES_COPY)) && *number &&
-	       strspn(number, "0123456789") == strlen(number) && strlen(name) < JOB_FILE_COPY_BYTES;
+	       strspn(number, "0123456789") == strlen(number);
 }
 
-static int decode_digest(struct job_file *f, json_t *o, struct brumate_error *err)
+/* Whether its members go together. */
+static bool is_sound(const struct job_file *f)
 {
-	const char *digest = NULL, *copy = NULL, *key = NULL;
-	int r = wire_get_string(o, "digest", &digest, err);
+	const bool is_removed = f->kind == JOB_FILE_REMOVED;
 
-	if (r == 0)
-		r = wire_get_bool(o, "samples", &f->has_samples, err);
-	if (r == 0)
-		r = wire_get_string(o, "copy", &copy, err);
-	if (r == 0)
-		r = wire_get_string(o, "key", &key, err);
-	if (r == 0 && key && strlen(key) >= sizeof(f->key))
-		r = -EBADMSG;
-	if (r == 0 && key)
-		strcpy(f->key, key);
-	if (r == 0 && digest) {
-		f->has_digest = true;
-		r = digest_parse(&f->digest, digest);
-	}
-	if (r < 0 || !copy)
-		return r;
-	if (!is_copy_name(copy))
-		return -EBADMSG;
-	strcpy(f->copy, copy);
-	return 0;
-}
-
-static int decode_numbers(struct job_file *f, json_t *o, struct brumate_error *err)
-{
-	int64_t size = 0, mtime = 0, device = 0, inode = 0, mode = 0, uid = 0, gid = 0;
-	int r = wire_get_int(o, "size", 0, INT64_MAX, &size, err);
-
-	if (r < 0 || (r = wire_get_int(o, "mtime_ns", INT64_MIN, INT64_MAX, &mtime, err)) < 0 ||
-	    (r = wire_get_int(o, "device", INT64_MIN, INT64_MAX, &device, err)) < 0 ||
-	    (r = wire_get_int(o, "inode", INT64_MIN, INT64_MAX, &inode, err)) < 0 ||
-	    (r = wire_get_int(o, "mode", 0, 07777, &mode, err)) < 0 ||
-	    (r = wire_get_int(o, "uid", 0, UINT32_MAX, &uid, err)) < 0 ||
-	    (r = wire_get_int(o, "gid", 0, UINT32_MAX, &gid, err)) < 0)
-		return r;
-	f->size_bytes = (uint64_t)size;
-	f->mtime_ns = (uint64_t)mtime;
-	f->device = (uint64_t)device;
-	f->inode = (uint64_t)inode;
-	f->mode = (uint32_t)mode;
-	f->uid = (uint32_t)uid;
-	f->gid = (uint32_t)gid;
-	return 0;
-}
-
-static int decode_file(struct job_files *files, json_t *o, struct brumate_error *err)
-{
-	auto_free char *path = NULL;
-	const char *escaped = NULL, *kind = NULL;
-	int r = wire_need_string(o, "path", &escaped, err);
-
-	if (r == 0)
-		r = wire_need_string(o, "kind", &kind, err);
-	if (r == 0)
-		r = text_unescape(&path, escaped);
-	if (r < 0)
-		return r;
-	if (*path != '/' || strlen(path) >= PATH_MAX)
-		return -EBADMSG;
-	struct job_file *f = job_files_add(files, path);
-	if (!f)
-		return -ENOMEM;
-	if ((r = decode_kind(&f->kind, kind)) < 0 || (r = decode_numbers(f, o, err)) < 0 ||
-	    (r = wire_get_bool(o, "in_sequence", &f->in_sequence, err)) < 0 ||
-	    (r = wire_get_bool(o, "mapped", &f->is_mapped, err)) < 0 ||
-	    (r = wire_get_bool(o, "written", &f->is_written, err)) < 0)
-		return r;
-	r = decode_digest(f, o, err);
-	if (r == 0 && *f->key && f->size_bytes > MEMORY_BYTES_MAX)
-		return -EBADMSG;
-	if (r == 0 && !*f->copy && (f->kind == JOB_FILE_MEMORY || f->kind == JOB_FILE_REMOVED))
-		return -EBADMSG;
-	const bool is_kept = f->kind == JOB_FILE_REMOVED && !f->is_written; /* under its digest */
-	return r == 0 && is_kept && !f->has_digest ? -EBADMSG : r;
+	if (*f->path != '/' || (*f->copy && !is_copy_name(f->copy)))
+		return false;
+	if (*f->key && f->size_bytes > MEMORY_BYTES_MAX)
+		return false;
+	if (!*f->copy && (f->kind == JOB_FILE_MEMORY || is_removed))
+		return false;
+	return !is_removed || f->is_written || f->has_digest; /* it is kept under its digest */
 }
 
 static int decode_all(struct job_files *ret, json_t *o, struct brumate_error *err)
 {
 	int64_t version = 0;
-	json_t *files = NULL;
 	int r = wire_get_int(o, "version", 0, INT64_MAX, &version, err);
 
-	if (r == 0)
-		r = wire_get_array(o, "files", &files, err);
 	if (r < 0)
 		return r;
 	if (version != RECORD_VERSION)
 		return brumate_fail(err, EPROTONOSUPPORT,
 				    "%s: version %" PRId64 ", this brumate knows %d",
 				    JOB_FILES_RECORD, version, RECORD_VERSION);
-	if (json_array_size(files) > JOB_FILES_MAX)
-		return -EBADMSG;
-	for (size_t i = 0; r == 0 && i < json_array_size(files); i++)
-		r = decode_file(ret, json_array_get(files, i), err);
+	r = schema_decode(record_fields, N_OF(record_fields), ret, o, 0, err);
+	for (size_t i = 0; i < ret->n; i++)
+		ret->items[i].fd = -1;
+	for (size_t i = 0; r == 0 && i < ret->n; i++)
+		if (!is_sound(&ret->items[i]))
+			r = -EBADMSG;
 	return r;
 }
 
