@@ -374,13 +374,6 @@ static int criu_event(void *arg, enum criu_event event, struct proc_id root,
 	return commit(op, err);
 }
 
-static int criu_tick(void *arg, struct brumate_error *err)
-{
-	struct op *op = arg;
-
-	return progress_check(&op->progress, err);
-}
-
 static void close_criu(struct op *op)
 {
 	criu_dump_free(take_ptr(&op->checkpoint.dump));
@@ -403,7 +396,7 @@ static int start_criu(struct op *op, struct brumate_error *err)
 		.enter_ns_of = op->target->init.pid,
 		.on_spawned = criu_spawned,
 		.on_event = criu_event,
-		.on_tick = criu_tick,
+		.on_tick = step_tick,
 		.on_stuck = step_tell_stuck,
 		.arg = op,
 	};

@@ -25,21 +25,16 @@
 #include "base/thread.h"
 #include "criu/images.h"
 #include "engine/attributes.h"
-#include "engine/externals.h"
 #include "engine/job-files.h"
 #include "engine/rights.h"
 #include "engine/secret.h"
+#include "engine/steps.h"
 #include "gpu/vendor.h"
 #include "job/job.h"
 #include "process/apart.h"
 #include "process/memory-dir.h"
 
-enum {
-	CRIU_TIMEOUT_S = 600,
-	LOG_BYTES_MAX = 64 << 20,
-	IMAGES_BYTES_MAX = 256 << 20,
-	NICENESS = 10
-};
+enum { LOG_BYTES_MAX = 64 << 20, IMAGES_BYTES_MAX = 256 << 20, NICENESS = 10 };
 
 /* What is left to the machine while it also holds the memory of a rehearsed job. */
 #define SPARE_BYTES (512ull << 20)
@@ -581,61 +576,24 @@ static int on_tick(void *arg, struct brumate_error *err)
 	return progress_check(&h->op->progress, err);
 }
 
-static int run_criu(struct rehearsing *h, const struct criu_inherit *inherits, size_t n_inherits,
-		    struct brumate_error *err)
+static int restore_apart(struct rehearsing *h, struct brumate_error *err)
 {
-	struct op *op = h->op;
-	struct criu_result result;
 	struct criu_options options = {
-		.images_dir_fd = op->images.dir_fd,
 		.work_dir_fd = h->work_fd,
 		.log_name = LOG_NAME,
-		.shell_job = op->restore.image.manifest.shell_job,
-		.tcp_close = op->request->tcp_close || op->restore.image.manifest.tcp_close,
-		.inherits = inherits,
-		.n_inherits = n_inherits,
-		.timeout_s = CRIU_TIMEOUT_S,
 		.enter_ns_of = h->apart.init.pid,
 		.is_apart = true,
 		.on_event = on_event,
 		.on_tick = on_tick,
 		.arg = h,
 	};
-	int r = rights_for_restore(op, &options.user, err);
+	int r = step_run_criu(h->op, &options, err);
 
-	if (r == 0)
-		r = cpu_memory_image_open(&op->images.cpu_memory, &options, err);
-	if (r == 0)
-		r = op_attributes_ask(op, err);
-	if (r < 0)
-		return r;
-	r = criu_restore(&op->images.criu, &options, &result, err);
-	cpu_memory_image_close(op->images.cpu_memory);
-	op->images.cpu_memory = NULL;
 	if (!h->is_same)
 		return r < 0 ? r : brumate_fail(err, EIO, "CRIU let the job go by itself");
 	if (err)
 		*err = BRUMATE_ERROR_NONE;
 	return 0;
-}
-
-static int restore_apart(struct rehearsing *h, struct brumate_error *err)
-{
-	struct criu_inherit *inherits = NULL;
-	size_t n_inherits = 0;
-	int r = externals_for_restore(h->op, &inherits, &n_inherits, err);
-
-	if (r < 0)
-		return r;
-	/* What is copied for it is put where a restore puts it, for those who see all of the machine. */
-	h->op->target->init = PROC_ID_NONE;
-	r = programs_for_restore(h->op, &inherits, &n_inherits, err);
-	if (r == 0)
-		r = job_files_give(h->op, &inherits, &n_inherits, err);
-	if (r == 0)
-		r = run_criu(h, inherits, n_inherits, err);
-	externals_close(inherits, n_inherits);
-	return r;
 }
 
 /* ---- the whole ---- */

@@ -553,66 +553,70 @@ static void on_spawned(void *arg, struct proc_id criu)
 	fault_point("restore.spawned");
 }
 
-static int on_tick(void *arg, struct brumate_error *err)
+static int call_criu(struct op *op, struct criu_options *options, struct brumate_error *err)
 {
-	struct op *op = arg;
-
-	return progress_check(&op->progress, err);
-}
-
-static int run_criu(struct op *op, int work_fd, const struct criu_inherit *inherits,
-		    size_t n_inherits, struct brumate_error *err)
-{
+	const struct manifest *m = &op->restore.image.manifest;
 	struct criu_result result = { 0 };
-	struct criu_options options = {
-		.images_dir_fd = op->images.dir_fd,
-		.work_dir_fd = work_fd,
-		.log_name = "restore.log",
-		.shell_job = op->restore.image.manifest.shell_job,
-		.tcp_close = op->request->tcp_close || op->restore.image.manifest.tcp_close,
-		.inherits = inherits,
-		.n_inherits = n_inherits,
-		.timeout_s = CRIU_TIMEOUT_S,
-		.enter_ns_of = op->target->init.pid,
-		.on_spawned = on_spawned,
-		.on_event = on_event,
-		.on_tick = on_tick,
-		.on_stuck = step_tell_stuck,
-		.arg = op,
-	};
-	int r = rights_for_restore(op, &options.user, err);
+
+	options->images_dir_fd = op->images.dir_fd;
+	options->shell_job = m->shell_job;
+	options->tcp_close = op->request->tcp_close || m->tcp_close;
+	options->timeout_s = CRIU_TIMEOUT_S;
+	int r = rights_for_restore(op, &options->user, err);
 	if (r == 0)
-		r = cpu_memory_image_open(&op->images.cpu_memory, &options, err);
+		r = cpu_memory_image_open(&op->images.cpu_memory, options, err);
 	if (r == 0)
 		r = op_attributes_ask(op, err);
 	if (r < 0)
 		return r;
-	r = criu_restore(&op->images.criu, &options, &result, err);
+	r = criu_restore(&op->images.criu, options, &result, err);
 	cpu_memory_image_close(op->images.cpu_memory);
 	op->images.cpu_memory = NULL;
+	return r;
+}
+
+int step_run_criu(struct op *op, struct criu_options *own, struct brumate_error *err)
+{
+	struct criu_inherit *inherits = NULL;
+	int r = externals_for_restore(op, &inherits, &own->n_inherits, err);
+
+	if (r < 0)
+		return r;
+	/* What is copied for it is put where a restore puts it, for those who see all of the machine. */
+	if (own->is_apart)
+		op->target->init = PROC_ID_NONE;
+	if ((r = programs_for_restore(op, &inherits, &own->n_inherits, err)) == 0 &&
+	    (r = job_files_give(op, &inherits, &own->n_inherits, err)) == 0) {
+		op->touched = true;
+		own->inherits = inherits;
+		r = call_criu(op, own, err);
+	}
+	externals_close(inherits, own->n_inherits);
+	return r;
+}
+
+static int try_processes(struct op *op, int work_fd, struct brumate_error *err)
+{
+	int r = start_namespace(op, err);
+	struct criu_options options = {
+		.work_dir_fd = work_fd,
+		.log_name = "restore.log",
+		.enter_ns_of = op->target->init.pid,
+		.on_spawned = on_spawned,
+		.on_event = on_event,
+		.on_tick = step_tick,
+		.on_stuck = step_tell_stuck,
+		.arg = op,
+	};
+
+	if (r == 0)
+		r = step_run_criu(op, &options, err);
 	op->target->op.criu = PROC_ID_NONE;
 	/* While a user's CRIU builds it, the kernel does not show its user what the reaper is. */
 	if (r == 0 && !op->target->command.pid)
 		op->target->command = reaper_find_command(op->target->root);
 	/* Before the driver is asked: recover_restore() goes by it. */
 	return r < 0 ? r : target_save(op->target, err);
-}
-
-static int try_processes(struct op *op, int work_fd, struct brumate_error *err)
-{
-	struct criu_inherit *inherits = NULL;
-	size_t n_inherits = 0;
-	int r = start_namespace(op, err);
-
-	if (r < 0 || (r = externals_for_restore(op, &inherits, &n_inherits, err)) < 0)
-		return r;
-	if ((r = programs_for_restore(op, &inherits, &n_inherits, err)) == 0 &&
-	    (r = job_files_give(op, &inherits, &n_inherits, err)) == 0) {
-		op->touched = true;
-		r = run_criu(op, work_fd, inherits, n_inherits, err);
-	}
-	externals_close(inherits, n_inherits);
-	return r;
 }
 
 /* The first id of the images that somebody keeps, those of threads among them; 0: none. What cannot be read here CRIU

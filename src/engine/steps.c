@@ -370,6 +370,13 @@ void engine_done(struct op *op, enum job_state state)
 		      job_state_name(state));
 }
 
+int step_tick(void *arg, struct brumate_error *err)
+{
+	struct op *op = arg;
+
+	return progress_check(&op->progress, err);
+}
+
 void step_tell_stuck(void *arg, pid_t criu, const struct brumate_error *why)
 {
 	struct op *op = arg;

@@ -75,6 +75,13 @@ void engine_done(struct op *op, enum job_state state);
 /** Sets the job's state and the exit code of @err after a plan failed with @r. Returns @r. */
 int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err);
 
+/** Has CRIU bring back the processes of op->restore.image. @own has directory, log, namespaces and callbacks; the rest is filled
+ * in. Errors to act on: -EEXIST (a pid is taken). */
+int step_run_criu(struct op *op, struct criu_options *own, struct brumate_error *err);
+
+/** Ends CRIU once the operation is cancelled or its time is over (criu_options.on_tick; @arg: struct op). */
+int step_tick(void *arg, struct brumate_error *err);
+
 /** Tells the caller of an operation that it has failed, while it lasts until CRIU ends (criu_options.on_stuck; @arg: struct op). */
 void step_tell_stuck(void *arg, pid_t criu, const struct brumate_error *why);
 
