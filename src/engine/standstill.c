@@ -4,8 +4,7 @@
  * others would take these for hung. The record says who was stopped, before it is, so that the next shim makes them run
  * on where this one dies.
  *
- * Parents are stopped before their children, and children run on before their parents: so who waits for a child sees
- * nothing of it. A job that was taken in has a parent outside, which would, and runs on.
+ * A child is stopped once its parent stands still, and runs on before it: so who waits for a child sees nothing of it. A job that was taken in has a parent outside, which would, and runs on.
  */
 #include "engine/steps.h"
 
@@ -23,7 +22,8 @@
 #include "job/standstill.h"
 #include "process/reaper.h"
 
-enum { STOP_WAIT_MS = 1000, HEAD_START_MS = 100 };
+/* A parent that waits in the kernel may take long to stop: towards the end its children no longer wait for it. */
+enum { STOP_WAIT_MS = 1000, ORDER_GIVEN_UP_MS = 500, HEAD_START_MS = 100 };
 
 /* ---- who ---- */
 
@@ -96,8 +96,35 @@ static int note_running(struct op *op, const struct proc_tree *tree, bool all, s
 	return target_save(target, err);
 }
 
-/* What may not be signalled by the job's user runs on. */
-static size_t stop_running(struct op *op, const struct proc_tree *tree, bool all)
+/* The parent of @p, where that is to stand still, too; NULL: it is none of those. */
+static const struct proc_info *stopped_parent(const struct op *op, const struct proc_tree *tree,
+					      const struct proc_info *p, bool all)
+{
+	for (size_t i = 0; i < tree->n; i++) {
+		const struct proc_info *parent = &tree->items[i];
+		const struct job_stopped *s = target_find_stopped(op->target, parent->id);
+
+		if (parent->id.pid == p->ppid)
+			return s && (all || !s->goes_first) ? parent : NULL;
+	}
+	return NULL;
+}
+
+/*
+ * Whether @parent does not learn that its child stops: it stands still with all its threads, and has a SIGCHLD that it has
+ * not taken. The kernel keeps one for a process, with what that was sent for; this one is sent for nothing. Else it would be
+ * the stop, which script(1) reads when it runs on, and stops itself for ever.
+ */
+static bool hide_stop_from(const struct op *op, const struct proc_info *parent)
+{
+	if (proc_has_stopped(parent->id) == 0)
+		return false;
+	proc_signal_as(parent->id, SIGCHLD, op->target->uid);
+	return true;
+}
+
+/* What may not be signalled by the job's user runs on. @in_order: none stops before its parent stands still. */
+static size_t stop_running(struct op *op, const struct proc_tree *tree, bool all, bool in_order)
 {
 	const struct target *target = op->target;
 	size_t n = 0;
@@ -105,8 +132,14 @@ static size_t stop_running(struct op *op, const struct proc_tree *tree, bool all
 	for (size_t i = 0; i < tree->n; i++) {
 		const struct proc_info *p = &tree->items[i];
 		const struct job_stopped *s = target_find_stopped(target, p->id);
+		const struct proc_info *parent;
 
-		if (s && can_stop(op, p) && (all || !s->goes_first))
+		if (!s || !can_stop(op, p) || (!all && s->goes_first))
+			continue;
+		parent = stopped_parent(op, tree, p, all);
+		if (in_order && parent && !hide_stop_from(op, parent))
+			n++;
+		else
 			n += proc_signal_as(p->id, SIGSTOP, target->uid) == 0;
 	}
 	return n;
@@ -130,7 +163,9 @@ static int stop_members(struct op *op, bool all, struct brumate_error *err)
 			r = note_running(op, &tree, all, &n, err);
 		if (r < 0)
 			return r;
-		if (!n || !stop_running(op, &tree, all))
+		const bool in_order = clock_now_ns() + ORDER_GIVEN_UP_MS * NS_PER_MS < until_ns;
+
+		if (!n || !stop_running(op, &tree, all, in_order))
 			return 0;
 		/* A stop has no event for anybody but the parent, so it is looked for. */
 		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS / 2 }, NULL);

@@ -123,6 +123,42 @@ def nor_that_of_a_user(bed):
     bed.end(it.job)
 
 
+# Learns by SIGCHLD that its child was stopped, and then stops itself for ever, as script(1) does.
+STOPS_WITH_ITS_CHILD = r"""
+import os, signal, subprocess, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+child = subprocess.Popen(sys.argv[1:])
+while True:
+    told = signal.sigwaitinfo({signal.SIGCHLD})
+    if told.si_status == signal.SIGSTOP:
+        print("BAD: it saw the stop", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif told.si_code == os.CLD_EXITED: sys.exit(0)
+"""
+
+
+def stops_with_its_child(bed):
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", STOPS_WITH_ITS_CHILD, bed.program("counter"), "--mib", 4, "--chunk-mib", 4], "train")
+    for there, back in (("suspend", "resume"), ("suspend", "resume"), ("checkpoint", "restore"), ("suspend", None), ("checkpoint", "restore")):
+        bed.operation(there, job)
+        if back:
+            bed.operation(back, job)
+            bed.expect_whole(job, log)
+            expect("BAD" not in log.text() and status(bed.pid(job), "State")[0] != "T", f"its parent stops: {log.tail()}")
+    bed.end(job)
+
+
+@case
+def a_parent_that_stops_with_its_child(bed):
+    stops_with_its_child(bed)
+
+
+@case
+@as_user
+def and_that_of_a_user(bed):
+    stops_with_its_child(bed)
+
+
 @case
 def by_the_driver_alone(bed):
     it = Watched(bed, "select", options=("--data-path", "driver"))
