@@ -4,7 +4,8 @@
  * others would take these for hung. The record says who was stopped, before it is, so that the next shim makes them run
  * on where this one dies.
  *
- * A child is stopped once its parent stands still, and runs on before it: so who waits for a child sees nothing of it. A job that was taken in has a parent outside, which would, and runs on.
+ * A child is stopped once its parent stands still, and runs on before it: a parent that waits for a child sees nothing of
+ * it. A job that was taken in has a parent outside, which would, and runs on.
  */
 #include "engine/steps.h"
 
@@ -102,10 +103,12 @@ static const struct proc_info *stopped_parent(const struct op *op, const struct 
 {
 	for (size_t i = 0; i < tree->n; i++) {
 		const struct proc_info *parent = &tree->items[i];
-		const struct job_stopped *s = target_find_stopped(op->target, parent->id);
+		const struct job_stopped *s;
 
-		if (parent->id.pid == p->ppid)
-			return s && (all || !s->goes_first) ? parent : NULL;
+		if (parent->id.pid != p->ppid)
+			continue;
+		s = target_find_stopped(op->target, parent->id);
+		return s && (all || !s->goes_first) ? parent : NULL;
 	}
 	return NULL;
 }
