@@ -66,6 +66,25 @@ static int write_gpus(int fd, const struct job *job)
 	return r;
 }
 
+/* Under its own name the file is locked from the beginning: one that is not is of a holder that has died. Returns its descriptor. */
+static int make_file(const char *dir, const char *path, const struct job *job)
+{
+	auto_free char *unlocked = path_format("%s/.%s", dir, job->id);
+
+	if (!unlocked)
+		return -ENOMEM;
+	unlink(unlocked); /* of a shim that was killed here */
+	auto_close int fd = open(unlocked, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0)
+		return -errno;
+	int r = flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : write_gpus(fd, job);
+	if (r == 0 && rename(unlocked, path) < 0)
+		r = -errno;
+	if (r < 0)
+		unlink(unlocked);
+	return r < 0 ? r : take_fd(&fd);
+}
+
 int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns)
 {
 	auto_free char *dir = turns_dir();
@@ -80,30 +99,27 @@ int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns)
 		return -ENOMEM;
 	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
 		return -errno;
-	auto_close int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0)
-		return -errno;
-	int r = write_gpus(fd, job);
-	if (r < 0) {
-		unlink(path);
-		return r;
-	}
-	*turn = (struct room_turn){ take_ptr(&path), take_fd(&fd) };
+	int fd = make_file(dir, path, job);
+	if (fd < 0)
+		return fd;
+	*turn = (struct room_turn){ take_ptr(&path), fd };
 	return 0;
 }
 
-/* One that nobody holds is removed: its holder has died. */
+/* One that nobody holds is removed: its holder has died. One that has no name any more was ended, and may have been taken again. */
 static bool is_held(int dir_fd, const char *name, char *ret_gpus, size_t room)
 {
-	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : read(fd, ret_gpus, room - 1);
+	struct stat st;
 
 	if (n < 0)
 		return false;
 	ret_gpus[n] = '\0';
 	if (flock(fd, LOCK_SH | LOCK_NB) < 0)
 		return true;
-	unlinkat(dir_fd, name, 0);
+	if (fstat(fd, &st) == 0 && st.st_nlink)
+		unlinkat(dir_fd, name, 0);
 	return false;
 }
 
@@ -134,7 +150,7 @@ bool turn_is_first(const struct room_turn *turn)
 	if (!turn->path || !dir || pread(turn->fd, ours, sizeof(ours) - 1, 0) < 0)
 		return true;
 	while (first && dir_next(dir, &entry) > 0)
-		if (turn_compare(entry->d_name, own, now_ns) < 0 &&
+		if (*entry->d_name != '.' && turn_compare(entry->d_name, own, now_ns) < 0 &&
 		    is_held(dirfd(dir), entry->d_name, theirs, sizeof(theirs)))
 			first = !share_a_gpu(ours, theirs);
 	return first;

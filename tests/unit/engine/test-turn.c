@@ -1,7 +1,15 @@
 // SPDX-License-Identifier: MIT
 /* The order of those who wait for device memory, and the choice of the one that leaves. */
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
 #include <stdint.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include "../base/scratch.h"
 #include "base/clock.h"
 #include "check.h"
 #include "engine/neighbours.h"
@@ -49,9 +57,82 @@ static void test_choice(void)
 	CHECK(neighbours_choose(&n[2], 1, 1, &conf) == 0);
 }
 
+/* ---- turns that are held ---- */
+
+/* What happens when a turn is locked: that fails, or somebody looks just then. */
+static enum { LOCK_USUAL, LOCK_FAILS, LOCK_LOOKED_AT } locking;
+static struct room_turn looker = TURN_NONE;
+
+/* In the place of libc's. */
+int flock(int fd, int operation)
+{
+	if (operation == (LOCK_EX | LOCK_NB) && locking == LOCK_FAILS) {
+		errno = ENOLCK;
+		return -1;
+	}
+	if (operation == (LOCK_EX | LOCK_NB) && locking == LOCK_LOOKED_AT) {
+		locking = LOCK_USUAL;
+		CHECK(turn_is_first(&looker));
+	}
+	return (int)syscall(SYS_flock, fd, operation);
+}
+
+static int count_turns(void)
+{
+	char path[PATH_MAX + 8];
+	struct dirent *entry;
+	int n = 0;
+
+	snprintf(path, sizeof(path), "%s/turns", scratch);
+	DIR *dir = opendir(path);
+	while (dir && dir_next(dir, &entry) > 0)
+		n++;
+	if (dir)
+		closedir(dir);
+	return n;
+}
+
+static struct job waiting(const char *id, int priority)
+{
+	struct job job = { .attributes.priority = priority };
+
+	snprintf(job.id, sizeof(job.id), "%s", id);
+	return job;
+}
+
+static void test_held(void)
+{
+	struct room_turn first = TURN_NONE;
+	const uint64_t now_ns = clock_now_ns();
+	const struct job low = waiting("11111111", 0), high = waiting("22222222", 9);
+
+	close(new_scratch());
+	setenv("BRUMATE_RUNTIME_DIR", scratch, 1);
+	locking = LOCK_FAILS;
+	CHECK(turn_take(&looker, &low, now_ns) == -ENOLCK && !looker.path);
+	CHECK(count_turns() == 0);
+
+	locking = LOCK_USUAL;
+	CHECK(turn_take(&looker, &low, now_ns) == 0);
+	locking = LOCK_LOOKED_AT;
+	CHECK(turn_take(&first, &high, now_ns) == 0);
+	CHECK(locking == LOCK_USUAL && count_turns() == 2);
+	CHECK(!turn_is_first(&looker) && turn_is_first(&first));
+
+	close(first.fd); /* as if its holder had died */
+	first.fd = -1;
+	CHECK(turn_is_first(&looker) && count_turns() == 1);
+	CHECK(turn_take(&looker, &low, now_ns) == 0 && count_turns() == 1);
+	turn_end(&first);
+	turn_end(&looker);
+	CHECK(count_turns() == 0);
+	remove_scratch();
+}
+
 int main(void)
 {
 	test_order();
 	test_choice();
+	test_held();
 	return 0;
 }
