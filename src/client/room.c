@@ -46,11 +46,15 @@ static int make_file(int dir_fd, const struct agent_room *rooms, size_t n)
 	auto_close int fd = openat(dir_fd, made_file,
 				   O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
 
-	if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 || fchmod(fd, 0644) < 0)
+	if (fd < 0)
 		return -errno;
-	int r = fd_write_full(fd, rooms, n * sizeof(*rooms));
+	int r = flock(fd, LOCK_EX | LOCK_NB) < 0 || fchmod(fd, 0644) < 0
+			? -errno
+			: fd_write_full(fd, rooms, n * sizeof(*rooms));
 	if (r == 0 && renameat(dir_fd, made_file, dir_fd, AGENT_ROOM_FILE) < 0)
 		r = -errno;
+	if (r < 0)
+		unlinkat(dir_fd, made_file, 0);
 	return r < 0 ? r : take_fd(&fd);
 }
 

@@ -2,8 +2,11 @@
 /* The socket by which programs ask for room, in a directory where they may put anything. */
 #include "client/room.h"
 
+#include <errno.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/scratch.h"
@@ -34,11 +37,37 @@ static void test_mode(int dir_fd)
 	CHECK(faccessat(dir_fd, AGENT_ROOM_SOCKET, F_OK, AT_SYMLINK_NOFOLLOW) < 0);
 }
 
+static bool locks_fail;
+
+/* In the place of libc's. */
+int flock(int fd, int operation)
+{
+	errno = ENOLCK;
+	return locks_fail ? -1 : (int)syscall(SYS_flock, fd, operation);
+}
+
+/* Nothing stays of a file that could not be locked. */
+static void test_without_a_lock(int dir_fd)
+{
+	static const struct agent_room held[1];
+	struct room room = ROOM_NONE;
+
+	room.dir = scratch;
+	room_tell(&room, held, 1);
+	CHECK(room.held_fd >= 0 && mode_of(dir_fd, AGENT_ROOM_FILE) == 0644);
+	locks_fail = true;
+	room_tell(&room, held, 1);
+	CHECK(room.held_fd < 0);
+	CHECK(faccessat(dir_fd, AGENT_ROOM_FILE, F_OK, AT_SYMLINK_NOFOLLOW) < 0);
+	CHECK(faccessat(dir_fd, AGENT_ROOM_FILE ".new", F_OK, AT_SYMLINK_NOFOLLOW) < 0);
+}
+
 int main(void)
 {
 	int dir_fd = new_scratch();
 
 	test_mode(dir_fd);
+	test_without_a_lock(dir_fd);
 	close(dir_fd);
 	remove_scratch();
 	return 0;
