@@ -323,14 +323,33 @@ static int add_range(struct attributes_process *p, const struct attributes_range
 	return 0;
 }
 
-static int read_ranges(struct attributes_process *p, pid_t pid)
+/* What a thread sees of the process's memory: where a mapping has no policy, its own stands there. */
+struct policy_view {
+	char name[48]; /* below /proc/PID */
+	char policy[32];
+	char nodes[ATTRIBUTES_LIST_BYTES];
+};
+
+static bool is_policy(const struct attributes_range *range, const char *policy, const char *nodes)
 {
-	auto_free char *numa = NULL, *maps = NULL;
+	return !strcmp(range->policy, policy) && !strcmp(range->nodes, nodes);
+}
+
+static bool has_range(const struct attributes_process *p, uint64_t start)
+{
+	for (size_t i = 0; i < p->n_ranges; i++)
+		if (p->ranges[i].start == start)
+			return true;
+	return false;
+}
+
+static int read_ranges_in(struct attributes_process *p, pid_t pid, const struct policy_view *view,
+			  const char *maps)
+{
+	auto_free char *numa = NULL;
 	int r = 0;
 
-	read_memory_policy(p, pid);
-	if (proc_file_read(pid, "numa_maps", MAPS_BYTES_MAX, &numa, NULL) < 0 ||
-	    proc_file_read(pid, "maps", MAPS_BYTES_MAX, &maps, NULL) < 0)
+	if (proc_file_read(pid, view->name, MAPS_BYTES_MAX, &numa, NULL) < 0)
 		return 0;
 	for (const char *line = numa; line && *line && r == 0; line = strchr(line, '\n')) {
 		struct attributes_range range = { 0 };
@@ -339,14 +358,49 @@ static int read_ranges(struct attributes_process *p, pid_t pid)
 		line += *line == '\n';
 		if (sscanf(line, "%" SCNx64 " %n", &range.start, &begin) != 1 || !begin ||
 		    !take_policy(range.policy, range.nodes, line + begin) ||
-		    (!strcmp(range.policy, p->memory_policy) &&
-		     !strcmp(range.nodes, p->memory_nodes)))
+		    is_policy(&range, view->policy, view->nodes) || has_range(p, range.start))
 			continue;
 		uint64_t end = mapping_end(maps, range.start);
 		range.len_bytes = end - range.start;
 		if (end > range.start && p->n_ranges < ATTRIBUTES_RANGES_MAX)
 			r = add_range(p, &range);
 	}
+	return r;
+}
+
+/* That of a thread with another policy than the first: an agent has one. */
+static bool find_other_view(struct policy_view *ret, const struct attributes_process *p, pid_t pid)
+{
+	auto_closedir DIR *tasks = proc_dir_open(pid, "task");
+	struct attributes_range seen;
+	pid_t tid;
+
+	while (tasks && proc_next(tasks, &tid) > 0) {
+		snprintf(ret->name, sizeof(ret->name), "task/%d/numa_maps", tid);
+		if (!read_policy_at(seen.policy, seen.nodes, pid, ret->name) ||
+		    is_policy(&seen, p->memory_policy, p->memory_nodes))
+			continue;
+		strcpy(ret->policy, seen.policy);
+		strcpy(ret->nodes, seen.nodes);
+		return true;
+	}
+	return false;
+}
+
+static int read_ranges(struct attributes_process *p, pid_t pid)
+{
+	struct policy_view view = { .name = "numa_maps" };
+	auto_free char *maps = NULL;
+
+	read_memory_policy(p, pid);
+	if (proc_file_read(pid, "maps", MAPS_BYTES_MAX, &maps, NULL) < 0)
+		return 0;
+	strcpy(view.policy, p->memory_policy);
+	strcpy(view.nodes, p->memory_nodes);
+	int r = read_ranges_in(p, pid, &view, maps);
+	/* What has the policy of the first thread is seen by another. */
+	if (r == 0 && strcmp(p->memory_policy, "default") != 0 && find_other_view(&view, p, pid))
+		r = read_ranges_in(p, pid, &view, maps);
 	return r;
 }
 

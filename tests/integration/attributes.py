@@ -44,7 +44,7 @@ def own():
 ask, answer, told = threading.Event(), threading.Event(), []
 def second():
     become(cpus[0], 6, 777000)
-    if "policy" in wanted:
+    if "policy" in wanted and "gpu" not in wanted:
         libc.syscall(SET_MEMPOLICY, BIND, ctypes.byref(mask), ctypes.c_ulong(64))
     libc.prctl(PR_MCE_KILL, 1, 1, 0, 0)
     os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))
@@ -59,6 +59,9 @@ if "personality" in wanted:
     libc.personality(ctypes.c_ulong(0x0040000))
 if "policy" in wanted:
     libc.syscall(SET_MEMPOLICY, INTERLEAVE, ctypes.byref(mask), ctypes.c_ulong(64))
+if "gpu" in wanted:
+    cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
 thread.start()
 become(cpus[-1], 5, 555000)
 memory = mmap.mmap(-1, 8 << 20)
@@ -66,6 +69,12 @@ address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 if "policy" in wanted:
     libc.syscall(MBIND, ctypes.c_void_p(address), ctypes.c_ulong(8 << 20), BIND, ctypes.byref(mask), ctypes.c_ulong(64), 0)
 memory.write(b"\1" * (8 << 20))
+as_all = mmap.mmap(-1, 4 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+same = ctypes.addressof(ctypes.c_char.from_buffer(as_all))
+if "policy" in wanted:
+    libc.syscall(MBIND, ctypes.c_void_p(same), ctypes.c_ulong(4 << 20), INTERLEAVE, ctypes.byref(mask), ctypes.c_ulong(64), 0)
+without = mmap.mmap(-1, 2 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+none = ctypes.addressof(ctypes.c_char.from_buffer(without))
 with open("/proc/self/coredump_filter", "w") as file:
     file.write("0x7f")
 print("ready 1", flush=True)
@@ -76,7 +85,7 @@ while True:
     answer.wait()
     answer.clear()
     core = open("/proc/self/coredump_filter").read().strip()
-    print("has", [own(), told, policy(address), core], flush=True)
+    print("has", [own(), told, policy(address), core, policy(same), policy(none)], flush=True)
     print(f"step {step} OK", flush=True)
     time.sleep(0.025)
 """
@@ -116,6 +125,15 @@ def threads_and_processes_of_root(bed):
     expect((main_thread[1], other[1]) == (2 << 13 | 5, 2 << 13 | 6), f"this test proves nothing: {before}")
     expect((main_thread[2], other[2]) == (555000, 777000), f"this test proves nothing: {before}")
     expect(other[3:] != main_thread[3:] and other[5:] == [1, 0x40000003], f"this test proves nothing: {before}")
+
+
+@case
+def a_mapping_with_the_policy_of_its_process(bed):
+    """Of a program that numactl(8) started, where no thread has another; but its agent."""
+    job, log = start(bed, "policy,gpu")
+    before = json.loads(comes_back(bed, job, log).replace("'", '"').replace("None", "null"))
+    policies = before[0][3], before[1][3], before[2], before[4], before[5]
+    expect(policies in ((3, 3, 2, 3, 0), (None,) * 5), f"this test proves nothing: {before}")
 
 
 @case

@@ -7,6 +7,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -19,6 +20,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -901,9 +903,20 @@ static void look_around(void)
 	gate_look_in();
 }
 
+/* With the usual policy for memory the thread sees which mappings have one of their own (process/attributes.c), also in a
+ * program that numactl(8) started. */
+static void leave_memory_policy(void)
+{
+	int mode = MPOL_DEFAULT;
+
+	if (syscall(SYS_get_mempolicy, &mode, NULL, 0ul, NULL, 0ul) == 0 && mode != MPOL_DEFAULT)
+		syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0ul);
+}
+
 static void *agent_thread(void *arg)
 {
 	prctl(PR_SET_NAME, AGENT_THREAD_NAME);
+	leave_memory_policy();
 	gate_exempt();
 	if (job_is_held())
 		gate_settle();
