@@ -96,6 +96,8 @@ static const struct option_spec suspend_options[] = {
 	WAIT("wait up to TIME for another operation on the job to end"),
 	TIMEOUT("give up after TIME; the job keeps running (exit code 124)"),
 	FORCE("continue even if doctor suspects that the job may be lost"),
+	DRY_RUN("say whether it would work, how much it would move and about how long it would "
+		"take"),
 	SIMULATED,
 	STATS,
 	FORMAT,
@@ -147,6 +149,8 @@ static const struct option_spec checkpoint_options[] = {
 	WAIT("wait up to TIME for another operation on the job to end"),
 	TIMEOUT("give up after TIME; the job keeps running (exit code 124)"),
 	FORCE("continue even if doctor suspects that the job may be lost"),
+	DRY_RUN("say whether it would work, how large it would be and about how long it would "
+		"take"),
 	SIMULATED,
 	STATS,
 	FORMAT,
@@ -231,7 +235,7 @@ static const struct option_spec prune_options[] = {
 	KEEP_WITHIN("keep those younger than TIME"),
 	FLAG(OPT_LEFTOVERS, "leftovers", 0,
 	     "remove what interrupted checkpoints, imports and pulls left, nothing else"),
-	FLAG(OPT_DRY_RUN, "dry-run", 0, "show what would be removed, without removing it"),
+	DRY_RUN("show what would be removed, without removing it"),
 	YES,
 	DIR("prune DIR instead of the default place"),
 	FORMAT,

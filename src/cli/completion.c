@@ -40,9 +40,9 @@ static void print_signals(void)
 
 /* Ids and names of jobs with their states behind a tab, one a line, in any shell: of those in the states @args, or of all.
  * A damaged job has no name. */
-#define PRINT_JOBS(args)                                                    \
+#define PRINT_JOBS(args)                                                       \
 	"brumate ps -a --no-headers 2>/dev/null | awk -v want=\" " args " \" " \
-	"'want !~ /[a-z]/ || index(want, \" \" $3 \" \") "                  \
+	"'want !~ /[a-z]/ || index(want, \" \" $3 \" \") "                     \
 	"{ print $1 \"\\t\" $3; if ($2 != \"-\") print $2 \"\\t\" $3 }'"
 
 /* States by what fits; NULL: any. */
@@ -77,7 +77,7 @@ static void print_states(void)
 
 /* The labels that jobs have, "KEY=VALUE" one a line, in any shell. */
 #define PRINT_LABELS                                                           \
-	"brumate ps -a --format json 2>/dev/null | "                              \
+	"brumate ps -a --format json 2>/dev/null | "                           \
 	"awk -F'\"' '/^ *\"labels\": \\{$/ { on = 1; next } /\\}/ { on = 0 } " \
 	"on { print $2 \"=\" $4 }' | sort -u"
 

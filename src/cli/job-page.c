@@ -191,6 +191,23 @@ static void print_schedule(json_t *schedule)
 	table_section(&t, "Schedule");
 }
 
+static void print_foreseen(json_t *list)
+{
+	static const struct column columns[] = { { "OPERATION", false, 0 },
+						 { "AT MOST", false, 0 } };
+	struct table t = TABLE_OF(columns);
+	char text[FORESEEN_BYTES];
+	json_t *o;
+	size_t i;
+
+	json_array_foreach (list, i, o) {
+		format_foreseen(text, o);
+		table_add(&t, text_of(o, "operation"));
+		table_add(&t, *text_of(o, "error") ? text_of(o, "error") : text);
+	}
+	table_section(&t, "What it would come to");
+}
+
 static void print_last(json_t *last)
 {
 	static const struct column columns[] = { { "PHASE", false, 0 },
@@ -219,5 +236,6 @@ void job_page_print(json_t *o)
 	print_schedule(json_object_get(job, "schedule"));
 	table_section_of(TABLE_OF(checkpoint_columns), json_object_get(o, "checkpoints"),
 			 "Checkpoints");
+	print_foreseen(json_object_get(o, "foreseen"));
 	print_last(json_object_get(o, "last"));
 }

@@ -37,6 +37,7 @@
 #define TIMEOUT(what) VALUE(OPT_TIMEOUT, "timeout", 't', "TIME", COMPLETES_NOTHING, what)
 #define WAIT(what)    VALUE(OPT_WAIT, "wait", 0, "TIME", COMPLETES_NOTHING, what)
 #define FORCE(what)   FLAG(OPT_FORCE, "force", 0, what)
+#define DRY_RUN(what) FLAG(OPT_DRY_RUN, "dry-run", 0, what)
 #define DIR(what)     VALUE(OPT_DIR, "dir", 0, "DIR", COMPLETES_DIR, what)
 #define GPU_MAP                                                            \
 	VALUE(OPT_GPU_MAP, "gpu-map", 0, "OLD=NEW,...", COMPLETES_GPU_MAP, \

@@ -724,6 +724,53 @@ static void print_outcome_line(json_t *o, bool parked)
 	fprintf(stderr, "%s%s\n", parked ? "; left on the GPU" : done->place, text_of(o, "path"));
 }
 
+/* "about 350 ms (as 1.00 GiB 5m ago)" */
+static void describe_time(char *ret, size_t room, json_t *o)
+{
+	const double still = json_number_value(json_object_get(o, "downtime_s"));
+	char took[WORD_BYTES], stood[WORD_BYTES], like[WORD_BYTES], age[WORD_BYTES];
+
+	if (!json_is_number(json_object_get(o, "seconds"))) {
+		snprintf(ret, room, "how long is not known: there was no such %s here yet",
+			 text_of(o, "operation"));
+		return;
+	}
+	format_seconds(took, json_number_value(json_object_get(o, "seconds")));
+	format_seconds(stood, still);
+	format_bytes(like, bytes_of(o, "like_bytes"));
+	format_age(age, text_of(o, "like_time"), time(NULL));
+	snprintf(ret, room, "about %s%s%s (as %s %s ago)", took,
+		 still > 0 ? ", standing still about " : "", still > 0 ? stood : "", like, age);
+}
+
+void format_foreseen(char ret[static FORESEEN_BYTES], json_t *o)
+{
+	char bytes[WORD_BYTES], free[WORD_BYTES], how_long[FORESEEN_BYTES / 2];
+
+	format_bytes(bytes, bytes_of(o, "bytes"));
+	format_bytes(free, bytes_of(o, "room_bytes"));
+	describe_time(how_long, sizeof(how_long), o);
+	snprintf(ret, FORESEEN_BYTES, "%s of %s, %s", bytes,
+		 json_is_integer(json_object_get(o, "room_bytes")) ? free : "unknown room",
+		 how_long);
+}
+
+void print_foreseen_line(json_t *o)
+{
+	const struct outcome *would = outcome_of(text_of(o, "operation"));
+	const char *name = text_of(o, "job_name");
+	char text[FORESEEN_BYTES];
+	json_t *note;
+	size_t i;
+
+	format_foreseen(text, o);
+	fprintf(stderr, "job ");
+	print_plain(stderr, *name ? name : text_of(o, "job"));
+	fprintf(stderr, " would be %s: at most %s\n", would->past, text);
+	json_array_foreach (json_object_get(o, "notes"), i, note)
+		print_note("%s", json_string_value(note) ? json_string_value(note) : "");
+}
+
 void summary_print(const struct invocation *in, json_t *o)
 {
 	json_t *note;

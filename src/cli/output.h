@@ -153,6 +153,14 @@ void progress_clear(struct progress_line *p);
 /** Writes the line for @o (a Progress) to @ret; pure. @gbps 0: unknown. */
 void progress_format(char *ret, size_t room, const char *verb, json_t *o, double gbps);
 
+/** Tells on stderr what an operation would come to (a Foreseen): "train would be suspended: ...". */
+void print_foreseen_line(json_t *o);
+
+enum { FORESEEN_BYTES = 256 };
+
+/** The same without the job: how much, into what room, about how long. */
+void format_foreseen(char ret[static FORESEEN_BYTES], json_t *o);
+
 /** Prints the Summary @o as one line, and its notes; with --stats its phases and amounts, too. */
 void summary_print(const struct invocation *in, json_t *o);
 

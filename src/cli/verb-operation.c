@@ -104,12 +104,27 @@ static int operate(json_t **ret, const struct invocation *in, const char *method
 	return r == -ECANCELED && interrupt_take() ? report_cancelled(in, parameters, err) : r;
 }
 
+/* Nothing was done; what is printed is the job alone. */
+static int print_foreseen(const struct invocation *in, json_t *o, struct brumate_error *err)
+{
+	auto_json json_t *all = json_pack("{s:O}", "foreseen", o);
+
+	print_foreseen_line(o);
+	if (wants_json(in))
+		return print_json(all, err);
+	puts(text_of(o, "job"));
+	return 0;
+}
+
 static int print_outcome(const struct invocation *in, json_t *reply, const char *id_key,
 			 struct brumate_error *err)
 {
 	json_t *summary = json_object_get(reply, "summary");
+	json_t *foreseen = json_object_get(reply, "foreseen");
 	const char *id = json_string_value(json_object_get(summary, id_key));
 
+	if (json_is_object(foreseen))
+		return print_foreseen(in, foreseen, err);
 	if (!json_is_object(summary))
 		return brumate_fail(err, EPROTO, "%s: the reply has no summary", in->command->name);
 	summary_print(in, summary);
@@ -198,7 +213,7 @@ static int check_schedule_options(const struct invocation *in, struct brumate_er
 	static const struct {
 		int id;
 		const char *name;
-	} others[] = { { OPT_NAME, "--name" }, { OPT_PID, "--pid" } };
+	} others[] = { { OPT_NAME, "--name" }, { OPT_PID, "--pid" }, { OPT_DRY_RUN, "--dry-run" } };
 
 	if (!in->values[OPT_EVERY])
 		return brumate_fail(err, EINVAL,
@@ -297,10 +312,11 @@ static int checkpoint_self(const struct invocation *in, struct brumate_error *er
 	auto_json json_t *p = json_pack("{s:b}", "self", 1), *reply = NULL;
 	int r = p ? add_request(p, in, REQUEST_CHECKPOINT, err) : -ENOMEM;
 
-	if (in->n_operands || in->values[OPT_PID] || in->values[OPT_ALL] || in->values[OPT_EVERY])
-		return brumate_fail(
-			err, EINVAL,
-			"checkpoint: --self takes no job, and cannot be combined with --every");
+	if (in->n_operands || in->values[OPT_PID] || in->values[OPT_ALL] || in->values[OPT_EVERY] ||
+	    in->values[OPT_DRY_RUN])
+		return brumate_fail(err, EINVAL,
+				    "checkpoint: --self takes no job, and cannot be combined with "
+				    "--every or --dry-run");
 	if (r == 0)
 		r = add_string(p, "name", in->values[OPT_NAME], err);
 	if (r == 0)

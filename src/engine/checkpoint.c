@@ -572,7 +572,7 @@ static int begin(struct op *op, struct brumate_error *err)
 }
 
 /* A job that ends is no longer there when its checkpoint turns out not to come back. */
-static int check_rehearse(const struct op *op, struct brumate_error *err)
+int check_rehearse(const struct op *op, struct brumate_error *err)
 {
 	if (!op->request->rehearse || op->request->leave_running)
 		return 0;

@@ -15,6 +15,10 @@ int engine_suspend(struct op *op, struct brumate_error *err);
 /** The pairs of @op->gpus may map GPUs. */
 int engine_resume(struct op *op, struct brumate_error *err);
 
+/** What the suspend or checkpoint that @op->kind names would come to, as the type Foreseen of io.brumate (owned): refuses
+ * what that would refuse, with the same errors, and touches nothing. */
+int engine_foresee(json_t **ret, struct op *op, struct brumate_error *err);
+
 /** The request names the store and the checkpoint to be made there. */
 int engine_checkpoint(struct op *op, struct brumate_error *err);
 

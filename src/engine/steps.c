@@ -439,6 +439,15 @@ static void say_it_is_as_before(const struct op *op, enum job_state before,
 	}
 }
 
+int engine_unseen(const struct op *op, int r, struct brumate_error *err)
+{
+	if (target_ends_now(op->target))
+		brumate_error_exit(err, EXIT_NOT_FOUND);
+	else
+		say_it_is_as_before(op, op->target->state, err);
+	return r;
+}
+
 int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_error *err)
 {
 	struct target *target = op->target;

@@ -89,6 +89,12 @@ void step_tell_stuck(void *arg, pid_t criu, const struct brumate_error *why);
  * it is gone. */
 bool target_ends_now(const struct target *target);
 
+/** Whether @op may ask for a rehearsal. -EINVAL. */
+int check_rehearse(const struct op *op, struct brumate_error *err);
+
+/** The exit code of @r, of an operation that has touched nothing. Returns @r. */
+int engine_unseen(const struct op *op, int r, struct brumate_error *err);
+
 const struct step *suspend_plan(size_t *ret_n);
 const struct step *resume_plan(size_t *ret_n);
 const struct step *checkpoint_plan(size_t *ret_n);

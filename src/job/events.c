@@ -117,6 +117,71 @@ void event_add(const struct target *t, const char *what, json_t *details)
 	log_debug("an event is left out: job=%s event=%s reason=\"%s\"", t->id, what, strerror(-r));
 }
 
+/* ---- what was ---- */
+
+struct search {
+	const char *what, *key;
+	uint64_t bytes;
+	bool goes_on;
+	struct event_figures *found;
+	double distance; /* of @found: by how much one is larger than the other; 0: there is none */
+};
+
+/* Those that differ by less than a tenth are alike. */
+static void consider_event(struct search *s, json_t *o)
+{
+	const double at = (double)json_integer_value(json_object_get(o, s->key)) + 1;
+	const double wanted = (double)s->bytes + 1;
+	const double distance = at > wanted ? at / wanted : wanted / at;
+	const double seconds = json_number_value(json_object_get(o, "seconds"));
+	const double downtime = json_number_value(json_object_get(o, "downtime_s"));
+	const char *what = json_string_value(json_object_get(o, "event"));
+	const char *time = json_string_value(json_object_get(o, "time"));
+
+	if (!what || !time || strcmp(what, s->what) || (downtime > 0) != s->goes_on)
+		return;
+	if (s->distance == 0 || seconds < s->found->least_seconds)
+		s->found->least_seconds = seconds;
+	if (s->distance > 0 && distance > s->distance * 1.1)
+		return;
+	s->distance = distance;
+	s->found->seconds = seconds;
+	s->found->downtime_s = downtime;
+	s->found->bytes = (uint64_t)(at - 1);
+	snprintf(s->found->time, sizeof(s->found->time), "%s", time);
+}
+
+static void search_file(struct search *s, const char *name)
+{
+	auto_free char *path = path_format("%s/%s", path_state_dir(), name), *text = NULL;
+	char kind[64], *rest;
+
+	if (!path || file_read(AT_FDCWD, path, 2 * EVENTS_BYTES_MAX, &text, NULL) < 0)
+		return;
+	snprintf(kind, sizeof(kind), "\"event\":\"%s\"", s->what);
+	rest = text;
+	for (char *line; (line = strsep(&rest, "\n"));) {
+		auto_json json_t *o = strstr(line, kind) ? json_loads(line, 0, NULL) : NULL;
+
+		if (o)
+			consider_event(s, o);
+	}
+}
+
+int events_find_like(struct event_figures *ret, const char *what, const char *key, uint64_t bytes,
+		     bool goes_on)
+{
+	struct event_figures found = { 0 };
+	struct search s = { what, key, bytes, goes_on, &found, 0 };
+
+	search_file(&s, EVENTS_FILE_OLD);
+	search_file(&s, EVENTS_FILE);
+	if (s.distance == 0)
+		return -ENOENT;
+	*ret = found;
+	return 0;
+}
+
 /* ---- what is told of kinds ---- */
 
 /* The kind of a change that is more than a change of state. */

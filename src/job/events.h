@@ -8,6 +8,7 @@
 
 #include <jansson.h>
 
+#include "base/clock.h"
 #include "job/target.h"
 
 /** The files in the state directory: the newest events, and those before. A new one is begun where one is full. */
@@ -32,6 +33,19 @@ void event_add_state(const struct target *t, enum job_state from);
 
 /** The failure of an operation, with its reason. */
 void event_add_failure(const struct target *t, const char *operation, const char *reason);
+
+/** An operation that was, as its event tells. */
+struct event_figures {
+	double seconds, downtime_s;
+	double least_seconds; /* the least of all events of its kind */
+	uint64_t bytes;
+	char time[CLOCK_STAMP_BYTES];
+};
+
+/** The operation @what of any job of this state directory whose @key ("gpu_bytes") was nearest to @bytes, the last of those that are
+ * alike. @goes_on: one after which the job ran on at once. -ENOENT: there was none. */
+int events_find_like(struct event_figures *ret, const char *what, const char *key, uint64_t bytes,
+		     bool goes_on);
 
 /** The GPUs of the job that hold memory of it, as a JSON array of {uuid, name, bytes}; owned. */
 json_t *event_gpus(const struct target *t);

@@ -27,6 +27,7 @@ static const struct request_option request_options[] = {
 	{ "tcp_close", "tcp-close", REQUEST_FLAG, CHECKPOINT | RESTORE | SCHEDULE | REHEARSE,
 	  AT(tcp_close), CONF(tcp_close) },
 	{ "force", "force", REQUEST_FLAG, (ALL & ~RESUME) | REHEARSE, AT(force), -1 },
+	{ "dry_run", "dry-run", REQUEST_FLAG, SUSPEND | CHECKPOINT, AT(dry_run), -1 },
 	{ "leave_running", "leave-running", REQUEST_FLAG, CHECKPOINT, AT(leave_running), -1 },
 	{ "cpu_runs", "cpu-runs", REQUEST_FLAG, SUSPEND, AT(cpu_runs), -1 },
 	{ "park", "park", REQUEST_FLAG, SUSPEND, AT(park), -1 },

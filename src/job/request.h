@@ -37,6 +37,7 @@ enum { REQUEST_COMPRESS_BYTES = 8, REQUEST_KEY_FILE_BYTES = 1024 };
 struct request {
 	uint32_t timeout_ms; /* of the whole operation; 0: none */
 	uint32_t wait_ms;    /* for what is in the way to end: another operation, memory in use */
+	bool dry_run;	     /* only say what it would come to */
 	bool force;	     /* go on where the job may be lost */
 	bool cpu_runs;	     /* its processes run on while it is suspended, but for the GPU */
 	bool park;	     /* leave device memory on the GPU */

@@ -203,6 +203,42 @@ static json_t *own_checkpoints(const struct job *j, const char *dir)
 	return r < 0 || l.all.failed ? NULL : take_ptr(&list);
 }
 
+enum { FORESEE_MS = 2000 };
+
+/* Adds what @method (asked with @request, taken) would come to, or why it would be refused. */
+static void foresee(json_t *list, const struct service_call *call, const struct job *j,
+		    const char *method, const char *operation, json_t *request)
+{
+	auto_json json_t *owned = request, *reply = NULL;
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+
+	if (!owned)
+		return;
+	if (shim_relay(call, j, method, owned, &reply, &why) == 0)
+		json_array_append(list, json_object_get(reply, "foreseen"));
+	else if (why.code != EBUSY && why.code != ETIMEDOUT)
+		json_array_append_new(list,
+				      json_pack("{s:s,s:s,s:o}", "operation", operation, "job",
+						j->id, "error", wire_string(why.text)));
+}
+
+/* Owned; NULL of a job that does not run, as what stands still is saved already. */
+static json_t *foreseen_of(const struct service_call *call, const struct job *j, const char *dir)
+{
+	char id[MANIFEST_ID_BYTES];
+	auto_json json_t *list = j->state == JOB_RUNNING ? json_array() : NULL;
+
+	if (!list)
+		return NULL;
+	store_new_id(id, dir, j->name);
+	foresee(list, call, j, "Suspend", "suspend",
+		json_pack("{s:b,s:i}", "dry_run", 1, "timeout_ms", FORESEE_MS));
+	foresee(list, call, j, "Checkpoint", "checkpoint",
+		json_pack("{s:b,s:i,s:b,s:s,s:s}", "dry_run", 1, "timeout_ms", FORESEE_MS,
+			  "unnamed", 1, "id", id, "dir", dir));
+	return take_ptr(&list);
+}
+
 static int inspect_job(const struct service_call *call, const struct job *j, const char *dir,
 		       json_t **ret, struct brumate_error *err)
 {
@@ -210,11 +246,11 @@ static int inspect_job(const struct service_call *call, const struct job *j, con
 
 	if (j->data_path == JOB_DATA_BROKER && !job_has_ended(j))
 		shim_relay(call, j, "Memory", NULL, &asked, NULL);
-	return service_answer(ret, err, "{s:o,s:o*,s:O*,s:o*,s:o*,s:o*}", "job", describe_job(j),
-			      "last", job_last_summary(j), "memory",
+	return service_answer(ret, err, "{s:o,s:o*,s:O*,s:o*,s:o*,s:o*,s:o*}", "job",
+			      describe_job(j), "last", job_last_summary(j), "memory",
 			      json_object_get(asked, "processes"), "processes",
 			      observe_processes(j), "files", observe_files(j), "checkpoints",
-			      own_checkpoints(j, dir));
+			      own_checkpoints(j, dir), "foreseen", foreseen_of(call, j, dir));
 }
 
 static uint64_t region_bytes(const struct manifest *m, enum manifest_region_kind kind)

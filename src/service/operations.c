@@ -167,6 +167,11 @@ static int make_request(json_t **ret, json_t *parameters, unsigned where, bool s
 	return r;
 }
 
+static bool is_dry_run(json_t *parameters)
+{
+	return json_is_true(json_object_get(parameters, "dry_run"));
+}
+
 /* A process that was taken in for a failed operation is released again. */
 static int change_state(const struct service_call *call, const char *method, unsigned where,
 			json_t *parameters, json_t **ret, struct brumate_error *err)
@@ -180,7 +185,7 @@ static int change_state(const struct service_call *call, const char *method, uns
 		r = make_request(&request, parameters, where, j.simulated, err);
 	if (r == 0)
 		r = shim_relay(call, &j, method, request, ret, err);
-	if (r < 0 && is_new)
+	if (is_new && (r < 0 || is_dry_run(parameters)))
 		give_back(call, &j);
 	return r;
 }
@@ -254,6 +259,8 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 		r = access_store_to_write(&dir, parameters, err);
 	if (r == 0)
 		r = find_target(&j, &is_new, call, parameters, REQUEST_CHECKPOINT, err);
+	if (r == 0 && json_is_true(json_object_get(parameters, "self")) && is_dry_run(parameters))
+		r = wire_fail_parameter(err, "dry_run", "cannot be combined with self");
 	if (r == 0 && !json_is_true(json_object_get(parameters, "self")))
 		r = refuse_from_inside(&j, call, err);
 	if (r == 0)
@@ -269,7 +276,7 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 		r = brumate_fail(err, ENOMEM, "%m");
 	if (r == 0)
 		r = shim_relay(call, &j, "Checkpoint", request, ret, err);
-	if (r < 0 && is_new)
+	if (is_new && (r < 0 || is_dry_run(parameters)))
 		give_back(call, &j);
 	return r;
 }

@@ -179,6 +179,18 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 	return 0;
 }
 
+/* The same, of one that would only be. */
+static int foresee(struct shim *s, struct op *op, struct wire_call_context *call,
+		   struct brumate_error *err)
+{
+	json_t *foreseen = NULL;
+	int r = engine_foresee(&foreseen, op, err);
+	auto_json json_t *reply = json_pack("{s:o*}", "foreseen", foreseen);
+
+	shim_end(s);
+	return r < 0 ? r : wire_reply(call, reply);
+}
+
 /* Whether the job is already as the caller wants it. With its memory elsewhere than asked for, it is not. */
 static bool is_reached(const struct job *job, const struct operation *what,
 		       const struct request *request)
@@ -240,6 +252,8 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 	if (r != 0)
 		return r < 0 ? r : reply_reached(s, &op, call, err);
 	shim_prepare_op(s, &op, &request, &conf);
+	if (request.dry_run)
+		return foresee(s, &op, call, err);
 	if (what->where == REQUEST_RESTORE) {
 		shim_forget_exits(s);
 		shim_life_begins(s);
