@@ -493,17 +493,25 @@ static void cancel_if_still(struct session *s)
 	break_off(s);
 }
 
+/* A dump that is complete and ends its processes: nothing of it can be lost any more, and others can end them. */
+static bool is_needed(const struct session *s)
+{
+	return !s->past_return || s->type != CRIU__REQ_TYPE__DUMP || s->options->leave_running;
+}
+
 /* Its user may stop a CRIU that works with the user's rights. It can take nothing back then, and is killed. */
 static void kill_if_stopped(struct session *s)
 {
+	uint64_t patience;
+
 	if (proc_has_stopped(s->child.id) != 1 || proc_has_ended(s->child.id)) {
 		s->stopped_at_ns = 0;
 		return;
 	}
 	if (!s->stopped_at_ns)
 		s->stopped_at_ns = clock_now_ns();
-	if (!s->is_cancelled &&
-	    clock_now_ns() - s->stopped_at_ns > patience_ms(STOPPED_TIMEOUT_MS) * NS_PER_MS) {
+	patience = is_needed(s) ? patience_ms(STOPPED_TIMEOUT_MS) : 0;
+	if (!s->is_cancelled && clock_now_ns() - s->stopped_at_ns > patience * NS_PER_MS) {
 		brumate_fail(&s->why, EIO, "CRIU, process %d, was stopped by a signal",
 			     s->child.id.pid);
 		break_off(s);

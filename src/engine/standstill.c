@@ -251,6 +251,19 @@ static const struct manifest_process *find_saved(const struct manifest *m, pid_t
 	return NULL;
 }
 
+/* One that a signal has stopped between the look at the job and the dump is to give its device memory back: as no job with
+ * one is saved, it runs on. */
+static void let_answer(struct op *op, const struct proc_info *p,
+		       const struct manifest_process *saved)
+{
+	if (!saved || !saved->gpu || saved->stopped || proc_has_stopped(p->id) != 1)
+		return;
+	progress_note(&op->progress,
+		      "process %d (%s) had been stopped by a signal while it was saved: it runs on",
+		      p->inner_pid, p->comm);
+	proc_signal_as(p->id, SIGCONT, op->target->uid);
+}
+
 int step_continue_restored(struct op *op, struct brumate_error *err)
 {
 	const struct manifest *m = &op->restore.image.manifest;
@@ -263,6 +276,8 @@ int step_continue_restored(struct op *op, struct brumate_error *err)
 	if (reaper_is(target->root) && proc_has_stopped(target->root) == 1)
 		proc_signal_as(target->root, SIGCONT, target->uid);
 	target->n_stopped = 0;
+	for (size_t i = 0; r == 0 && i < tree.n; i++)
+		let_answer(op, &tree.items[i], find_saved(m, tree.items[i].inner_pid));
 	for (size_t i = 0; r == 0 && i < tree.n; i++) {
 		const struct proc_info *p = &tree.items[i];
 		const struct manifest_process *saved = find_saved(m, p->inner_pid);

@@ -211,6 +211,37 @@ def a_criu_that_was_stopped_before_it_ran(bed):
 
 
 @case
+def a_criu_that_was_stopped_when_all_is_saved(bed):
+    """The checkpoint is there and cannot be taken back: what is left, the end of the processes, is done without it."""
+    job, log = bed.counter("train")
+    bed.fault("checkpoint.dumped", "stop:criu")
+    start = time.monotonic()
+    result = bed.cli("checkpoint", job, "--timeout", "4s", timeout=60)
+    seconds = time.monotonic() - start
+    expect(bed.has_fired() and result.code == 0 and seconds < 4 + SPARE_S, f"{seconds:.1f} s: {result.why()}")
+    pid = int(read_text(bed.fault_file + ".stopped"))
+    wait_until(lambda: process_start(pid) is None, "its end")
+    bed.expect_state(job, "checkpointed")
+    bed.ok("restore", job)
+    log.goes_on()
+
+
+@case
+def a_process_that_was_stopped_while_it_was_saved(bed):
+    """It was found running, and its device memory is put away already. It runs on, as it could not take that back otherwise."""
+    job, log = bed.counter("train")
+    with bed.held_at("checkpoint.criu.begin", "checkpoint", job):
+        member = bed.job(job)["pid"]
+        os.kill(member, signal.SIGSTOP)
+        wait_until(lambda: status(member, "State")[0] == "T", "it to stop")
+    bed.wait_state(job, ("checkpointed",), 30)
+    result = bed.ok("restore", job)
+    expect(f"process {member} (counter) had been stopped by a signal while it was saved: it runs on" in result.err + result.out,
+           f"the restore says nothing of it: {result.why()}")
+    log.goes_on()
+
+
+@case
 def a_restored_process_that_was_stopped(bed):
     """CRIU has built the whole tree by then, and waits for each of its processes."""
     job, log = bed.counter("train")
