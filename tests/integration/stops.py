@@ -109,7 +109,7 @@ class Subject:
 
     def abandon(self):
         """Whatever state it is in."""
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, TypeError):  # none where the job is saved
             os.kill(self.bed.pid(self.job), signal.SIGKILL)
         self.bed.cli("kill", "--grace", "0", self.job)
         self.bed.cli("rm", self.job)
@@ -129,6 +129,9 @@ class Subject:
         if bed.shim(self.job) is None:
             bed.cli("kill", "--signal", "URG", self.job)
         state = bed.wait_state(self.job, TO_SETTLE, 60)
+        pid = bed.job(self.job)["pid"]
+        if state in ("running", "suspended") and (pid is None or process_start(pid) is None):
+            state = bed.wait_state(self.job, ("exited", "lost"), 60)  # its shim is about to see it
         if state == "suspended":
             bed.ok("resume", self.job)
         if state == "checkpointed":
