@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * When the job wrote what stands in its log. The job writes into the file itself, so nobody sees it do so; but while it
- * lives, the main loop looks once a second how far the file has grown, and appends to the marks (job/log.h) when it was
+ * lives, the loop looks once a second how far the file has grown, and appends to the marks (job/log.h) when it was
  * last written to. The job pays nothing for it, and its lines have times that are right to that second. The same look keeps a log of ours from filling the disk.
  */
 #include "shim/shim.h"
@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -27,7 +26,17 @@ enum { MARKS_MAX = 32768, DISK_SPARE_BYTES = 1 << 20, TICK_MS = 10 };
 /* Holes are of whole blocks, and are made seldom. */
 enum { PAGE_BYTES = 65536, KEEP_SLACK_BYTES = 1 << 20 };
 
-static int append_mark(struct shim_marks *m, uint64_t ms, uint64_t size)
+struct marks {
+	struct shim *shim;
+	struct loop_source timer;
+	char *log, *path;    /* owned; NULL: there is no log */
+	uint64_t size;	     /* of the log, at the last mark */
+	uint64_t keep_bytes; /* of its end, on disk; 0: all of it */
+	size_t n;	     /* marks in the file */
+	unsigned every_s;
+};
+
+static int append_mark(struct marks *m, uint64_t ms, uint64_t size)
 {
 	auto_close int fd =
 		open(m->path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -45,7 +54,7 @@ static int append_mark(struct shim_marks *m, uint64_t ms, uint64_t size)
 }
 
 /* What could not be marked is marked at the next look. */
-static void mark(struct shim_marks *m, uint64_t ms, uint64_t size)
+static void mark(struct marks *m, uint64_t ms, uint64_t size)
 {
 	if (append_mark(m, ms, size) < 0)
 		return;
@@ -53,16 +62,7 @@ static void mark(struct shim_marks *m, uint64_t ms, uint64_t size)
 	m->n++;
 }
 
-static void set_timer(struct shim_marks *m, bool armed)
-{
-	const uint64_t every_ms = armed ? m->every_s * 1000ull : 0;
-
-	if (timer_set(m->fd, every_ms, every_ms) < 0)
-		log_debug("the log is not looked at: reason=\"%m\"");
-	m->armed = armed;
-}
-
-static void thin_out(struct shim_marks *m)
+static void thin_out(struct marks *m)
 {
 	auto_free struct log_mark *marks = NULL;
 	size_t n = 0, kept = 0, len = 0;
@@ -78,7 +78,6 @@ static void thin_out(struct shim_marks *m)
 		return;
 	m->n = kept;
 	m->every_s *= 2;
-	set_timer(m, m->armed);
 }
 
 /* The kernel stamps files by a clock that is behind by a tick at most: by then it was written. */
@@ -93,28 +92,27 @@ static uint64_t written_ms(const struct stat *st)
 
 /* Gives the disk back what the beginning of the log takes. The file stays as long as it is: CRIU wants it so at a
  * restore, and the marks count from its beginning. */
-static void shorten(struct shim *s, const struct stat *st)
+static void shorten(struct marks *m, const struct stat *st)
 {
-	struct shim_marks *m = &s->marks;
+	const struct job *job = &m->shim->job;
 	const uint64_t size = (uint64_t)st->st_size, on_disk = (uint64_t)st->st_blocks * 512;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	if (!m->keep_bytes || size <= m->keep_bytes ||
 	    on_disk <= m->keep_bytes + m->keep_bytes / 4 + KEEP_SLACK_BYTES)
 		return;
-	auto_close int fd = job_log_open(&s->job.target, false, &err);
+	auto_close int fd = job_log_open(&job->target, false, &err);
 	if (fd >= 0 && fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
 				 (off_t)((size - m->keep_bytes) / PAGE_BYTES * PAGE_BYTES)) < 0)
 		brumate_fail(&err, errno, "%s: %m", m->log);
 	if (!err.code)
 		return;
-	log_warn("the log is not shortened: job=%s reason=\"%s\"", s->job.id, err.text);
+	log_warn("the log is not shortened: job=%s reason=\"%s\"", job->id, err.text);
 	m->keep_bytes = 0; /* a file system that cannot do it will not learn it */
 }
 
-static void look(struct shim *s)
+static void look(struct marks *m)
 {
-	struct shim_marks *m = &s->marks;
 	struct stat st;
 
 	if (!m->log || stat(m->log, &st) < 0 || !S_ISREG(st.st_mode))
@@ -128,7 +126,7 @@ static void look(struct shim *s)
 		mark(m, written_ms(&st), (uint64_t)st.st_size);
 	if (m->n > MARKS_MAX)
 		thin_out(m);
-	shorten(s, &st);
+	shorten(m, &st);
 }
 
 /* Of a log that the user chose nothing is taken. */
@@ -142,17 +140,26 @@ static uint64_t kept_bytes(const struct job *job)
 	return conf.log_bytes;
 }
 
-void marks_init(struct shim *s)
+static void marks_due(void *arg)
 {
-	struct shim_marks *m = &s->marks;
+	struct marks *m = arg;
+
+	look(m);
+	loop_after(&m->timer, m->every_s * 1000ull);
+}
+
+static void marks_start(void *part, struct shim *s)
+{
+	struct marks *m = part;
 	auto_free struct log_mark *marks = NULL;
 	struct stat st;
 
-	*m = (struct shim_marks){ .fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK),
-				  .log = s->job.log ? strdup(s->job.log) : NULL,
-				  .path = path_format("%s/%s", s->job.dir, JOB_LOG_MARKS),
-				  .keep_bytes = kept_bytes(&s->job),
-				  .every_s = 1 };
+	*m = (struct marks){ .shim = s,
+			     .log = s->job.log ? strdup(s->job.log) : NULL,
+			     .path = path_format("%s/%s", s->job.dir, JOB_LOG_MARKS),
+			     .keep_bytes = kept_bytes(&s->job),
+			     .every_s = 1 };
+	loop_add(s->loop, &m->timer, marks_due, m);
 	if (!m->path)
 		free(take_ptr(&m->log));
 	if (!m->log)
@@ -164,36 +171,34 @@ void marks_init(struct shim *s)
 		mark(m, 0, (uint64_t)st.st_size);
 }
 
-void marks_update(struct shim *s)
+static void marks_update(void *part)
 {
-	struct shim_marks *m = &s->marks;
+	struct marks *m = part;
+	const bool alive = m->shim->view.members.root.pid;
 
-	if (!m->log)
+	if (!m->log || alive == loop_has_time(&m->timer))
 		return;
-	pthread_mutex_lock(&s->lock);
-	const bool alive = s->busy ? m->armed : s->job.root.pid != 0;
-	pthread_mutex_unlock(&s->lock);
-	if (alive == m->armed)
-		return;
-	look(s);
-	set_timer(m, alive);
+	look(m);
+	if (alive)
+		loop_after(&m->timer, m->every_s * 1000ull);
+	else
+		loop_never(&m->timer);
 }
 
-void marks_due(struct shim *s)
+static void marks_stop(void *part)
 {
-	uint64_t times;
+	struct marks *m = part;
 
-	if (read(s->marks.fd, &times, sizeof(times)) > 0)
-		look(s);
-}
-
-void marks_fini(struct shim *s)
-{
-	struct shim_marks *m = &s->marks;
-
-	if (m->armed)
-		look(s);
-	cleanup_close(&m->fd);
+	if (loop_has_time(&m->timer))
+		look(m);
+	loop_remove(&m->timer);
 	free(take_ptr(&m->log));
 	free(take_ptr(&m->path));
 }
+
+const struct shim_part marks_part = {
+	.size_bytes = sizeof(struct marks),
+	.start = marks_start,
+	.update = marks_update,
+	.stop = marks_stop,
+};

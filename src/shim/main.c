@@ -9,11 +9,9 @@
 #include <fcntl.h>
 #include <linux/ioctl.h>
 #include <malloc.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -27,6 +25,7 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/paths.h"
 #include "base/start.h"
 #include "process/pidns.h"
@@ -61,25 +60,37 @@ static void on_orphan(void *arg, pid_t pid, int status)
 
 /* ---- the main loop ---- */
 
+static const struct shim_part *const parts[] = { &schedule_part, &owner_part, &marks_part,
+						 &prepare_part,	 &wake_part,  &need_part,
+						 &mend_part };
+enum { N_PARTS = sizeof(parts) / sizeof(parts[0]) };
+
 struct watch {
 	struct shim *shim;
 	struct wire_server *server;
+	struct loop_source signals, calls, root_end, keeper_end;
+	struct loop_source again; /* after a while, as a process could not be looked at */
 	int signal_fd;
 	int root_fd; /* pidfd of the root; -1: none */
 	struct proc_id root;
 	pid_t inner_pid; /* its number in the namespace it lives in */
-	bool stopping;
-	bool look_again; /* a process could not be looked at: after a while */
-	int keeper_fd;	 /* readable once the keeper has gone; -1: none, or an operation's */
+	void *parts[N_PARTS];
 };
+
+/* The pidfd of a root that has ended stays readable. */
+static void look_later(struct watch *w)
+{
+	loop_watch(&w->root_end, -1, 0);
+	loop_after(&w->again, LOOK_AGAIN_MS);
+}
 
 static void follow_root(struct watch *w)
 {
-	pthread_mutex_lock(&w->shim->lock);
-	struct proc_id root = w->shim->busy ? w->root : w->shim->job.root;
-	pthread_mutex_unlock(&w->shim->lock);
+	const struct proc_id root = w->shim->view.members.root;
+
 	if (proc_is_same(root, w->root))
 		return;
+	loop_watch(&w->root_end, -1, 0);
 	cleanup_close(&w->root_fd);
 	w->root = PROC_ID_NONE;
 	struct proc_info info = { .inner_pid = root.pid };
@@ -88,28 +99,17 @@ static void follow_root(struct watch *w)
 	if (r < 0 && fd >= 0)
 		close(fd);
 	if (r < 0 && r != -ESRCH) { /* it cannot be looked at yet */
-		w->look_again = true;
+		look_later(w);
 		return;
 	}
 	w->root = root;
 	w->inner_pid = info.inner_pid;
 	w->root_fd = r < 0 ? -1 : fd;
+	loop_watch(&w->root_end, w->root_fd, POLLIN);
 	if (w->root_fd < 0) {
-		pthread_mutex_lock(&w->shim->lock);
 		shim_settle(w->shim);
-		pthread_mutex_unlock(&w->shim->lock);
+		shim_look(w->shim);
 	}
-}
-
-static bool was_reaped_here(struct watch *w)
-{
-	bool found = false;
-
-	pthread_mutex_lock(&w->shim->lock);
-	for (size_t i = 0; i < SHIM_EXITS; i++)
-		found = found || w->shim->exits[i].pid == w->root.pid;
-	pthread_mutex_unlock(&w->shim->lock);
-	return found;
 }
 
 /* Tells how a root ended that is not our child. As long as it is a zombie, /proc says so. Later the init of its
@@ -133,176 +133,136 @@ static int foreign_exit_code(struct watch *w, int *ret)
 static void reap(struct watch *w)
 {
 	if (reap_orphans(on_orphan, w->shim) < 0)
-		w->look_again = true;
+		look_later(w);
 }
 
-static void root_gone(struct watch *w)
+static void root_gone(void *arg)
 {
+	struct watch *w = arg;
 	int code = JOB_EXIT_UNKNOWN;
 
 	reap(w);
-	if (!was_reaped_here(w)) {
-		if (w->look_again || foreign_exit_code(w, &code) < 0) {
-			w->look_again = true;
+	if (!shim_knows_exit(w->shim, w->root.pid)) {
+		if (loop_has_time(&w->again) || foreign_exit_code(w, &code) < 0) {
+			look_later(w);
 			return;
 		}
 		shim_note_exit(w->shim, w->root.pid, code);
 	}
+	loop_watch(&w->root_end, -1, 0);
 	cleanup_close(&w->root_fd);
 }
 
-static void take_signal(struct watch *w)
+/* What could not be looked at: children that have ended, and the end of the root. */
+static void look_again(void *arg)
 {
+	struct watch *w = arg;
+
+	loop_watch(&w->root_end, w->root_fd, POLLIN);
+	reap(w);
+}
+
+static void take_signal(void *arg)
+{
+	struct watch *w = arg;
 	struct signalfd_siginfo info;
 
 	if (read(w->signal_fd, &info, sizeof(info)) != sizeof(info))
 		return;
-	if (info.ssi_signo == SIGCHLD) {
+	if (info.ssi_signo == SIGCHLD)
 		reap(w);
-		return;
-	}
-	w->stopping = true; /* the job goes on; the next command starts another shim */
-	w->shim->timer.stop = true;
+	else
+		w->shim->stopping =
+			true; /* the job goes on; the next command starts another shim */
+}
+
+static void take_call(void *arg)
+{
+	struct watch *w = arg;
+
+	wire_server_accept(w->server);
+}
+
+static bool parts_need_shim(const struct watch *w)
+{
+	for (size_t i = 0; i < N_PARTS; i++)
+		if (parts[i]->needs_shim && parts[i]->needs_shim(w->parts[i]))
+			return true;
+	return false;
 }
 
 static bool is_needed(struct watch *w, int *ret_wait_ms)
 {
+	const struct shim_view *v = &w->shim->view;
+	const bool stopping = w->shim->stopping;
 	uint64_t last_end_ns;
 	size_t n = wire_server_connections(w->server, &last_end_ns);
 
-	pthread_mutex_lock(&w->shim->lock);
-	bool busy = w->shim->busy, left = w->shim->left;
-	bool unsaved = w->shim->job.unsaved;
-	bool alive = w->shim->job.root.pid != 0;
-	pthread_mutex_unlock(&w->shim->lock);
-	*ret_wait_ms = -1;
-	if (left)
+	/* A connection ends in its own thread, which ends no turn. So this one looks again after a while, when
+	 * nothing else may. */
+	*ret_wait_ms = w->root.pid ? -1 : IDLE_MS;
+	if (v->use == SHIM_LEFT)
 		return false;
-	if (busy || ((alive || unsaved || owner_needs_shim(w->shim)) && !w->stopping) || n)
+	if (v->use == SHIM_BUSY || n ||
+	    (!stopping && (v->members.root.pid || v->unsaved || parts_need_shim(w))))
 		return true;
-	if (w->stopping)
+	if (stopping)
 		return false;
-	int left_ms = deadline_left_ms(last_end_ns + IDLE_MS * NS_PER_MS);
-	*ret_wait_ms = left_ms;
-	return left_ms > 0;
+	*ret_wait_ms = deadline_left_ms(last_end_ns + IDLE_MS * NS_PER_MS);
+	return *ret_wait_ms > 0;
 }
 
-/* The vault is useless once the job is over; until then the keeper is to hold its file descriptors too. */
-static void look_after_vault(struct watch *w)
+static void update(struct watch *w)
 {
-	struct shim *s = w->shim;
-
-	pthread_mutex_lock(&s->lock);
-	if (!s->busy) {
-
-		if (!s->job.root.pid && s->vault.n_pieces)
-			vault_clear(&s->vault, &s->job.target);
-		/* One that has gone is replaced by mend.c, one that nobody needs ends when it is hung up on. */
-		if (vault_is_alone(&s->vault))
-			keeper_close(&s->vault.keeper);
-		else if (!mend_wants_keeper(s))
-			keeper_dismiss(&s->vault.keeper);
-	}
-	w->keeper_fd = s->busy ? -1 : s->vault.keeper.fd;
-	pthread_mutex_unlock(&s->lock);
-}
-
-/* What could not be looked at: children that have ended, and the end of the root. */
-static void look_again(struct watch *w)
-{
-	struct pollfd p = { .fd = w->root_fd, .events = POLLIN };
-
-	w->look_again = false;
-	reap(w);
-	if (w->root_fd >= 0 && poll(&p, 1, 0) > 0)
-		root_gone(w);
+	shim_look(w->shim);
+	follow_root(w);
+	loop_watch(&w->keeper_end, w->shim->view.keeper_fd, POLLRDHUP);
+	for (size_t i = 0; i < N_PARTS; i++)
+		if (parts[i]->update)
+			parts[i]->update(w->parts[i]);
 }
 
 static void run_loop(struct watch *w)
 {
+	struct loop *l = w->shim->loop;
 	int wait_ms;
 
-	follow_root(w);
-	look_after_vault(w);
-	mend_update(w->shim);
-	while (is_needed(w, &wait_ms)) {
-		struct pollfd fds[] = {
-			{ .fd = w->signal_fd, .events = POLLIN },
-			{ .fd = wire_server_fd(w->server), .events = POLLIN },
-			{ .fd = w->shim->wake_fd, .events = POLLIN },
-			{ .fd = w->root_fd, .events = POLLIN },
-			{ .fd = w->shim->timer.fd, .events = POLLIN },
-			{ .fd = w->keeper_fd, .events = POLLRDHUP },
-			{ .fd = w->shim->mend.fd, .events = POLLIN },
-			{ .fd = w->shim->owner.fd, .events = POLLIN },
-			{ .fd = w->shim->marks.fd, .events = POLLIN },
-			{ .fd = w->shim->prepare.fd, .events = POLLIN },
-			{ .fd = prepare_fd(w->shim) },
-			{ .fd = w->shim->prepare.room.task.state == TASK_WORKING
-					? -1
-					: w->shim->prepare.room.at.listen_fd,
-			  .events = POLLIN },
-			{ .fd = w->shim->wake.listen_fd, .events = POLLIN },
-			{ .fd = w->shim->wake.timer_fd, .events = POLLIN },
-			{ .fd = w->shim->need.task.state == TASK_WORKING
-					? -1
-					: w->shim->need.listen_fd,
-			  .events = POLLIN },
-		};
-		uint64_t woken;
-
-		/* A connection ends in its own thread, and nothing wakes this one. So it looks again
-		 * after a while, when nothing else may wake it. */
-		if (wait_ms < 0 && !w->root.pid)
-			wait_ms = IDLE_MS;
-		/* The pidfd of a root that has ended stays readable. */
-		if (w->look_again) {
-			fds[3].fd = -1;
-			wait_ms = LOOK_AGAIN_MS;
-		}
-		if (poll(fds, sizeof(fds) / sizeof(fds[0]), wait_ms) < 0)
-			continue;
+	for (update(w); is_needed(w, &wait_ms); update(w)) {
+		if (loop_turn(l, wait_ms) < 0)
+			log_error("nothing can be waited for: reason=\"%m\"");
 		reserve_fill();
-		if (w->look_again)
-			look_again(w);
-		if (fds[2].revents && read(w->shim->wake_fd, &woken, sizeof(woken)) < 0)
-			log_debug("spurious wake");
-		if (fds[0].revents)
-			take_signal(w);
-		if (fds[3].revents)
-			root_gone(w);
-		if (fds[1].revents)
-			wire_server_accept(w->server);
-		if (fds[4].revents)
-			schedule_due(w->shim);
-		if (fds[6].revents)
-			mend_due(w->shim);
-		if (fds[7].revents)
-			owner_gone(w->shim);
-		if (fds[8].revents)
-			marks_due(w->shim);
-		if (fds[10].revents)
-			prepare_hung_up(w->shim);
-		if (fds[9].revents)
-			prepare_due(w->shim);
-		if (fds[11].revents)
-			room_asked(w->shim);
-		if (fds[12].revents)
-			wake_asked(w->shim);
-		if (fds[13].revents)
-			wake_due(w->shim);
-		if (fds[14].revents)
-			need_asked(w->shim);
-		wake_update(w->shim);
-		need_update(w->shim);
-		prepare_update(w->shim);
-		marks_update(w->shim);
-		schedule_update(w->shim);
 		fault_point("shim.turn");
-		follow_root(w);
-		look_after_vault(w);
-		/* Last: of a keeper that is found gone above nothing is heard any more. */
-		mend_update(w->shim);
+	}
+}
+
+/* They are called in this order: what has ended is gathered before the end of the root is looked at. */
+static int start_parts(struct watch *w)
+{
+	struct loop *l = w->shim->loop;
+
+	loop_add(l, &w->again, look_again, w);
+	loop_add(l, &w->signals, take_signal, w);
+	loop_add(l, &w->root_end, root_gone, w);
+	loop_add(l, &w->calls, take_call, w);
+	loop_add(l, &w->keeper_end, NULL, NULL); /* shim_look() sees it */
+	loop_watch(&w->signals, w->signal_fd, POLLIN);
+	loop_watch(&w->calls, wire_server_fd(w->server), POLLIN);
+	for (size_t i = 0; i < N_PARTS; i++) {
+		w->parts[i] = calloc(1, parts[i]->size_bytes);
+		if (!w->parts[i])
+			return -ENOMEM;
+		parts[i]->start(w->parts[i], w->shim);
+	}
+	return 0;
+}
+
+static void stop_parts(struct watch *w)
+{
+	w->shim->stopping = true;
+	for (size_t i = N_PARTS; i-- > 0;) {
+		if (w->parts[i])
+			parts[i]->stop(w->parts[i]);
+		free(w->parts[i]);
 	}
 }
 
@@ -359,14 +319,12 @@ static void recover(struct shim *s)
 {
 	mend_job(s, "recover");
 	asked_recover(&s->job);
-	pthread_mutex_lock(&s->lock);
 	shim_settle(s);
-	pthread_mutex_unlock(&s->lock);
 }
 
 static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_error *err)
 {
-	struct watch w = { .shim = s, .signal_fd = signal_fd, .root_fd = -1, .keeper_fd = -1 };
+	struct watch w = { .shim = s, .signal_fd = signal_fd, .root_fd = -1 };
 	const struct wire_service service = {
 		.interface_name = "io.brumate.job",
 		.description = wire_interface_job,
@@ -389,32 +347,17 @@ static int serve(struct shim *s, int signal_fd, int *ready_fd, struct brumate_er
 	int r = wire_server_new(&w.server, &service, fd, err);
 	if (r < 0)
 		return r;
-	schedule_init(s);
-	mend_init(s);
-	owner_init(s);
-	marks_init(s);
-	prepare_init(s);
-	wake_init(s);
-	need_init(s);
-	prepare_update(s);
-	wake_update(s);
-	need_update(s);
-	marks_update(s);
-	run_loop(&w);
+	r = start_parts(&w);
+	if (r == 0)
+		run_loop(&w);
 	fault_point("shim.leave");
 	/* By its directory and not by its path, at which a new job of this id may be by now. */
 	unlinkat(dir_fd, "shim.sock", 0);
 	wire_server_free(w.server);
-	need_fini(s);
-	wake_fini(s);
-	prepare_fini(s);
-	marks_fini(s);
-	schedule_fini(s);
-	mend_fini(s);
-	owner_fini(s);
+	stop_parts(&w);
 	vault_fini(&s->vault); /* the keeper goes on */
 	cleanup_close(&w.root_fd);
-	return 0;
+	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 
 static int load(struct job *ret, const char *dir, struct brumate_error *err)
@@ -429,10 +372,12 @@ static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 	struct shim s = {
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 		.vault = VAULT_EMPTY,
-		.held_unknown = true,
+		.held = { .unknown = true },
 		.life_fds = { -1, -1 },
 		.lock_fd = -1,
+		.need_fd = -1,
 	};
+	struct loop loop;
 	int r = load(&s.job, dir, err);
 
 	if (r < 0)
@@ -455,9 +400,12 @@ static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 	if ((r = load(&s.job, dir, err)) < 0)
 		return r;
 	auto_close int signal_fd = watch_signals();
-	s.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (signal_fd < 0 || s.wake_fd < 0)
-		return brumate_fail(err, errno, "signalfd, eventfd: %m");
+	if (signal_fd < 0)
+		return brumate_fail(err, errno, "signalfd: %m");
+	r = loop_init(&loop);
+	if (r < 0)
+		return brumate_fail(err, -r, "eventfd, timerfd: %m");
+	s.loop = &loop;
 	prctl(PR_SET_CHILD_SUBREAPER, 1);
 	fault_register_peer("job", job_command(&s.job).pid);
 	fault_register_peer("reaper", s.job.root.pid);

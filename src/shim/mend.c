@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: MIT
 /*
  * What could not be finished is tried again, for as long as it takes: taking over what a predecessor held, an
- * operation whose undo failed, a record that could not be written. The main loop has a timer, each pause is twice as
+ * operation whose undo failed, a record that could not be written. The loop has a timer, each pause is twice as
  * long as the one before, and there is a thread only while it is tried. Nobody has to call for that.
  */
 #include "shim/shim.h"
 
 #include <string.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #include "base/log.h"
 
@@ -25,12 +23,10 @@ static bool lacks_keeper(const struct shim *s)
 	return mend_wants_keeper(s) && vault_is_alone(&s->vault) && !job_has_ended(&s->job);
 }
 
-/* The caller has the lock. */
-static bool is_wanted(const struct shim *s)
+bool mend_is_wanted(const struct shim *s)
 {
-	return !s->busy && !s->left &&
-	       (s->held_unknown || job_state_is_passing(s->job.state) || s->job.unsaved ||
-		lacks_keeper(s));
+	return s->held.unknown || job_state_is_passing(s->job.state) || s->job.unsaved ||
+	       lacks_keeper(s);
 }
 
 static void get_keeper(struct shim *s)
@@ -61,7 +57,7 @@ static bool has_all_it_is(const struct job *job)
  * nothing. */
 static int take_vault(struct shim *s, struct op *op, struct brumate_error *err)
 {
-	if (!s->held_unknown)
+	if (!s->held.unknown)
 		return 0;
 	int r = vault_load(&s->vault, op->target, err);
 	if (r == -EBADMSG && has_all_it_is(&s->job)) {
@@ -69,9 +65,9 @@ static int take_vault(struct shim *s, struct op *op, struct brumate_error *err)
 			  err->text);
 		r = 0;
 	}
-	s->held_unknown = r < 0;
+	s->held.unknown = r < 0;
 	if (r < 0)
-		s->held_why = *err;
+		s->held.why = *err;
 	return r;
 }
 
@@ -90,68 +86,73 @@ void mend_job(struct shim *s, const char *kind)
 		log_error("job %s could not be put right: reason=\"%s\"", s->job.id, err.text);
 	if (s->job.unsaved && job_save(&s->job, &err) == 0)
 		log_info("the record is on disk again: job=%s", s->job.id);
-	if (!s->held_unknown && lacks_keeper(s))
+	if (!s->held.unknown && lacks_keeper(s))
 		get_keeper(s);
 }
 
-static void *try_again(void *arg)
-{
-	struct shim *s = arg;
+struct mend {
+	struct shim *shim;
+	struct loop_source timer;
+	struct loop_task task;
+	uint64_t pause_ms; /* before the next try */
+};
 
-	mend_job(s, RECOVER_UNDO);
-	s->mend.task.state = TASK_DONE; /* before the main thread is woken, which looks at it */
-	shim_end(s);
-	return NULL;
+static void try_again(void *arg)
+{
+	struct mend *m = arg;
+
+	mend_job(m->shim, RECOVER_UNDO);
+	shim_end(m->shim);
 }
 
-void mend_init(struct shim *s)
+static void mend_due(void *arg)
 {
-	s->mend.fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-	s->mend.pause_ms = FIRST_PAUSE_MS;
-}
+	struct mend *m = arg;
+	struct shim *s = m->shim;
 
-void mend_update(struct shim *s)
-{
-	struct shim_mend *m = &s->mend;
-
-	pthread_mutex_lock(&s->lock);
-	bool wanted = is_wanted(s), busy = s->busy;
-	pthread_mutex_unlock(&s->lock);
-	if (!wanted && !busy)
-		m->pause_ms = FIRST_PAUSE_MS;
-	if (!wanted || m->armed || m->task.state == TASK_WORKING)
+	if (!shim_begin_recovery(s))
 		return;
-	m->armed = timer_set(m->fd, m->pause_ms, 0) == 0;
-	m->pause_ms = 2 * m->pause_ms < PAUSE_MS_MAX ? 2 * m->pause_ms : PAUSE_MS_MAX;
-}
-
-void mend_due(struct shim *s)
-{
-	struct shim_mend *m = &s->mend;
-	uint64_t times;
-
-	if (read(m->fd, &times, sizeof(times)) < 0)
-		return;
-	m->armed = false;
-	pthread_mutex_lock(&s->lock);
-	bool wanted = is_wanted(s);
-	if (wanted && s->job.unsaved)
-		s->unsaved = job_to_json(&s->job);
-	if (wanted)
-		s->busy = "recovery";
-	pthread_mutex_unlock(&s->lock);
-	if (!wanted)
-		return;
-	task_join(&m->task);
-	int r = task_start(&m->task, try_again, s);
+	int r = loop_task_start(s->loop, &m->task, try_again, NULL, m);
 	if (r < 0) {
 		log_warn("no thread to put job %s right: reason=\"%s\"", s->job.id, strerror(-r));
 		shim_end(s);
 	}
 }
 
-void mend_fini(struct shim *s)
+static void mend_start(void *part, struct shim *s)
 {
-	task_join(&s->mend.task);
-	cleanup_close(&s->mend.fd);
+	struct mend *m = part;
+
+	m->shim = s;
+	m->pause_ms = FIRST_PAUSE_MS;
+	loop_add(s->loop, &m->timer, mend_due, m);
 }
+
+static void mend_update(void *part)
+{
+	struct mend *m = part;
+	const struct shim_view *v = &m->shim->view;
+	const bool wanted = v->use == SHIM_FREE && v->mends;
+
+	if (!wanted && v->use == SHIM_FREE)
+		m->pause_ms = FIRST_PAUSE_MS;
+	if (!wanted || loop_has_time(&m->timer) || loop_task_works(&m->task))
+		return;
+	loop_after(&m->timer, m->pause_ms);
+	m->pause_ms = 2 * m->pause_ms < PAUSE_MS_MAX ? 2 * m->pause_ms : PAUSE_MS_MAX;
+}
+
+static void mend_stop(void *part)
+{
+	struct mend *m = part;
+
+	loop_task_join(&m->task);
+	loop_remove(&m->timer);
+}
+
+const struct shim_part mend_part = {
+	.size_bytes = sizeof(struct mend),
+	.start = mend_start,
+	.update = mend_update,
+	.stop = mend_stop,
+};

@@ -32,41 +32,16 @@ enum {
 
 int shim_reply_job(struct shim *s, struct wire_call_context *call, struct brumate_error *err)
 {
-	auto_(job_fini) struct job seen = JOB_EMPTY;
-	json_t *job = NULL;
+	json_t *job;
+	int r = shim_job_json(&job, s, err);
 
-	/* It is read from disk, as an operation may be using the record in memory; unless it could not be written, and
-	 * nobody changes it. */
-	pthread_mutex_lock(&s->lock);
-	if (s->busy ? s->unsaved != NULL : s->job.unsaved != 0)
-		job = s->busy ? json_copy(s->unsaved) : job_to_json(&s->job);
-	pthread_mutex_unlock(&s->lock);
-	int r = job ? 0 : job_load(&seen, s->job.id, err);
 	if (r < 0)
 		return r;
-	if (!job)
-		job = job_to_json(&seen);
-	pthread_mutex_lock(&s->lock);
-	if (job && s->busy)
-		json_object_set_new(
-			job, "operation",
-			json_pack("{s:s,s:O?}", "kind", s->busy, "progress", s->progress));
-	pthread_mutex_unlock(&s->lock);
 	auto_json json_t *reply = json_pack("{s:o}", "job", job);
 	return wire_reply(call, reply);
 }
 
 /* ---- operations ---- */
-
-void shim_note_progress(struct shim *s, const struct progress_sample *sample)
-{
-	json_t *progress = op_progress_to_json(sample);
-
-	pthread_mutex_lock(&s->lock);
-	json_decref(s->progress);
-	s->progress = progress;
-	pthread_mutex_unlock(&s->lock);
-}
 
 /* The call that asked for an operation, and the shim that runs it. */
 struct watcher {
@@ -480,9 +455,7 @@ static int method_status(void *arg, struct wire_call_context *call, json_t *para
 static void await_end(struct shim *s, struct wire_call_context *call, int process_fd,
 		      int timeout_ms)
 {
-	pthread_mutex_lock(&s->lock);
-	auto_close int life = s->life_fds[0] < 0 ? -1 : dup(s->life_fds[0]);
-	pthread_mutex_unlock(&s->lock);
+	auto_close int life = shim_life_fd(s);
 	struct pollfd fds[] = { { .fd = life },
 				{ .fd = wire_call_fd(call), .events = POLLRDHUP },
 				{ .fd = process_fd, .events = POLLIN } };

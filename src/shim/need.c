@@ -8,7 +8,6 @@
 #include "shim/shim.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -24,14 +23,18 @@
 /* After a pause the next allocation is one of its own. */
 enum { BACKLOG = 64, LOOK_MS = 50, ANSWER_MS = 300, TOGETHER_MS = 1000 };
 
-void need_init(struct shim *s)
-{
-	s->need.listen_fd = s->need.asking_fd = -1;
-}
+struct need {
+	struct shim *shim;
+	struct loop_source connections;
+	struct loop_task task;	    /* serves one; what is below is its */
+	uint64_t since_ns, last_ns; /* when the first of several came, and the last */
+	int asking_fd;		    /* the one that is served; -1: none */
+	int listen_fd;		    /* of the shim; borrowed */
+};
 
 static void listen_beside_agents(struct shim *s)
 {
-	int r = shim_listen_beside_agents(s, &s->need.listen_fd, AGENT_NEED_SOCKET, SOCK_SEQPACKET,
+	int r = shim_listen_beside_agents(s, &s->need_fd, AGENT_NEED_SOCKET, SOCK_SEQPACKET,
 					  BACKLOG);
 
 	if (r < 0)
@@ -41,17 +44,18 @@ static void listen_beside_agents(struct shim *s)
 
 static bool is_over(const struct shim *s, uint64_t until_ns)
 {
-	return s->need.stop || !deadline_left_ms(until_ns);
+	return s->stopping || !deadline_left_ms(until_ns);
 }
 
 /* Until a neighbour has left, or the time for that has passed, in which others may have. */
-static void make_room(struct shim *s, const struct brumate_conf *conf)
+static void make_room(const struct need *n, const struct brumate_conf *conf)
 {
+	const struct shim *s = n->shim;
 	const uint64_t until_ns = deadline_in_ms(ANSWER_MS);
 	struct room_turn turn = TURN_NONE;
 	int left = 0;
 
-	turn_take(&turn, &s->job, s->need.since_ns);
+	turn_take(&turn, &s->job, n->since_ns);
 	while (left <= 0 && !is_over(s, until_ns)) {
 		struct brumate_error err = BRUMATE_ERROR_NONE;
 
@@ -65,10 +69,9 @@ static void make_room(struct shim *s, const struct brumate_conf *conf)
 	turn_end(&turn);
 }
 
-static void *serve(void *arg)
+static void serve(void *arg)
 {
-	struct shim *s = arg;
-	struct shim_need *n = &s->need;
+	struct need *n = arg;
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	const char again = AGENT_NEED_AGAIN;
 	const uint64_t now_ns = clock_now_ns();
@@ -77,14 +80,11 @@ static void *serve(void *arg)
 		n->since_ns = now_ns;
 	if (conf_load(&conf, NULL) == 0 &&
 	    (!conf.wake_wait_ms || now_ns - n->since_ns < conf.wake_wait_ms * NS_PER_MS)) {
-		make_room(s, &conf);
+		make_room(n, &conf);
 		send(n->asking_fd, &again, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 	}
 	n->last_ns = clock_now_ns();
 	cleanup_close(&n->asking_fd);
-	n->task.state = TASK_DONE;
-	shim_wake(s);
-	return NULL;
 }
 
 void need_begin(struct shim *s)
@@ -93,35 +93,50 @@ void need_begin(struct shim *s)
 		listen_beside_agents(s);
 }
 
-void need_asked(struct shim *s)
+static void need_asked(void *arg)
 {
-	struct shim_need *n = &s->need;
+	struct need *n = arg;
 
-	task_join(&n->task);
 	n->asking_fd = accept4(n->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-	if (n->asking_fd < 0)
-		return;
-	if (task_start(&n->task, serve, s) < 0)
+	if (n->asking_fd >= 0 && loop_task_start(n->shim->loop, &n->task, serve, NULL, n) < 0)
 		cleanup_close(&n->asking_fd);
 }
 
-void need_update(struct shim *s)
+static void need_update(void *part)
 {
-	struct shim_need *n = &s->need;
+	struct need *n = part;
+	struct shim *s = n->shim;
+	const struct shim_view *v = &s->view;
+	const bool works = loop_task_works(&n->task);
 
-	if (n->task.state == TASK_WORKING)
-		return;
-	task_join(&n->task);
-	pthread_mutex_lock(&s->lock);
-	const bool can = !s->busy && s->job.state == JOB_RUNNING && job_wakes(&s->job);
-	pthread_mutex_unlock(&s->lock);
-	if (can)
+	if (!works && v->use == SHIM_FREE && v->state == JOB_RUNNING && v->wakes) {
 		listen_beside_agents(s);
+		n->listen_fd = s->need_fd;
+	}
+	loop_watch(&n->connections, works ? -1 : n->listen_fd, POLLIN);
 }
 
-void need_fini(struct shim *s)
+static void need_start(void *part, struct shim *s)
 {
-	s->need.stop = true;
-	task_join(&s->need.task);
-	cleanup_close(&s->need.listen_fd);
+	struct need *n = part;
+
+	n->shim = s;
+	n->asking_fd = n->listen_fd = -1;
+	loop_add(s->loop, &n->connections, need_asked, n);
 }
+
+static void need_stop(void *part)
+{
+	struct need *n = part;
+
+	loop_task_join(&n->task);
+	loop_remove(&n->connections);
+	cleanup_close(&n->shim->need_fd);
+}
+
+const struct shim_part need_part = {
+	.size_bytes = sizeof(struct need),
+	.start = need_start,
+	.update = need_update,
+	.stop = need_stop,
+};

@@ -15,6 +15,14 @@
 
 enum { KILL_TIMEOUT_MS = 30000 };
 
+struct owner {
+	struct shim *shim;
+	struct loop_source process;
+	int fd;	   /* pidfd of the process that the job ends with; -1: there is none */
+	bool gone; /* it has ended, and the job has yet to */
+	struct loop_task task;
+};
+
 static int end_processes(struct shim *s, struct brumate_error *err)
 {
 	auto_(op_fini) struct op op;
@@ -57,15 +65,12 @@ static int end_and_remove(struct shim *s, struct brumate_error *err)
 	return job_remove(&s->job, true, err);
 }
 
-static void *end_abandoned(void *arg)
+/* As the operation that owner_update() has begun. */
+static void end_abandoned(void *arg)
 {
-	struct shim *s = arg;
+	struct shim *s = ((struct owner *)arg)->shim;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	/* Each try waits a moment for the operation under way. */
-	while (shim_begin(s, "end", 0, &err) < 0)
-		if (s->left)
-			return NULL;
 	log_info("nobody needs job %s any more: ending it", s->job.id);
 	if (end_and_remove(s, &err) >= 0) {
 		shim_leave(s);
@@ -73,44 +78,66 @@ static void *end_abandoned(void *arg)
 		log_error("the abandoned job %s stays: reason=\"%s\"", s->job.id, err.text);
 		shim_end(s);
 	}
-	s->owner.task.state = TASK_DONE;
-	return NULL;
 }
 
-void owner_gone(struct shim *s)
+static void note_gone(void *arg)
 {
-	struct shim_owner *o = &s->owner;
+	struct owner *o = arg;
 
+	loop_watch(&o->process, -1, 0);
 	cleanup_close(&o->fd);
-	if (o->task.state != TASK_NONE)
+	o->gone = true;
+}
+
+/* An operation under way ends first. */
+static void owner_update(void *part)
+{
+	struct owner *o = part;
+	struct shim *s = o->shim;
+
+	if (!o->gone || s->view.use != SHIM_FREE || shim_begin_now(s, "end", 0, NULL) < 0)
 		return;
-	int r = task_start(&o->task, end_abandoned, s);
-	if (r < 0)
+	o->gone = false;
+	int r = loop_task_start(s->loop, &o->task, end_abandoned, NULL, o);
+	if (r < 0) {
 		log_error("the abandoned job %s stays: no thread: reason=\"%s\"", s->job.id,
 			  strerror(-r));
-}
-
-void owner_init(struct shim *s)
-{
-	s->owner.fd = -1;
-	if (!s->job.owner.pid)
-		return;
-	if (!job_is_abandoned(&s->job)) {
-		int fd = proc_open(s->job.owner);
-
-		s->owner.fd = fd < 0 ? -1 : fd;
+		shim_end(s);
 	}
-	if (s->owner.fd < 0 && job_is_abandoned(&s->job))
-		owner_gone(s);
 }
 
-bool owner_needs_shim(const struct shim *s)
+static void owner_start(void *part, struct shim *s)
 {
-	return s->owner.fd >= 0 || s->owner.task.state == TASK_WORKING;
+	struct owner *o = part;
+	int fd = s->job.owner.pid && !job_is_abandoned(&s->job) ? proc_open(s->job.owner) : -1;
+
+	o->shim = s;
+	o->fd = fd < 0 ? -1 : fd;
+	o->gone = o->fd < 0 && s->job.owner.pid && job_is_abandoned(&s->job);
+	loop_add(s->loop, &o->process, note_gone, o);
+	loop_watch(&o->process, o->fd, POLLIN);
 }
 
-void owner_fini(struct shim *s)
+static bool owner_needs_shim(const void *part)
 {
-	task_join(&s->owner.task);
-	cleanup_close(&s->owner.fd);
+	const struct owner *o = part;
+
+	return o->fd >= 0 || o->gone || loop_task_works(&o->task);
 }
+
+static void owner_stop(void *part)
+{
+	struct owner *o = part;
+
+	loop_task_join(&o->task);
+	loop_remove(&o->process);
+	cleanup_close(&o->fd);
+}
+
+const struct shim_part owner_part = {
+	.size_bytes = sizeof(struct owner),
+	.start = owner_start,
+	.update = owner_update,
+	.needs_shim = owner_needs_shim,
+	.stop = owner_stop,
+};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * Checkpoints by schedule (`checkpoint --every`). The main loop has a timer, and there is a thread only while a
+ * Checkpoints by schedule (`checkpoint --every`). The loop has a timer, and there is a thread only while a
  * checkpoint is made. A checkpoint that is due while an operation is under way, or while the job does not run, is
  * left out. One that fails is noted in the record; the next period tries again. Which ones stay is decided by the
  * rule of `brumate prune`.
@@ -11,9 +11,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/timerfd.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/conf.h"
@@ -21,48 +19,40 @@
 #include "base/paths.h"
 #include "job/events.h"
 
-/* The clock of next_ms and of the timer. */
+struct schedule {
+	struct shim *shim;
+	struct loop_source timer;
+	struct loop_task task;
+	uint64_t every_ms, next_ms; /* of the record, as the timer is set */
+};
+
+/* The clock of next_ms, as of the loop. */
 static uint64_t boot_clock_ms(void)
 {
 	return clock_boot_ns() / NS_PER_MS;
 }
 
-static void set_timer(struct shim *s)
+static void schedule_update(void *part)
 {
-	const struct job_schedule *schedule = &s->job.schedule;
+	struct schedule *d = part;
+	const struct shim_view *v = &d->shim->view;
+	const struct job_schedule now = { .every_ms = v->every_ms, .next_ms = v->next_ms };
 
-	s->timer.changed = false;
-	/* The timer counts boot time, so that sleep of the machine does not put checkpoints off. */
-	if (timer_set(s->timer.fd, schedule_left_ms(schedule, boot_clock_ms()),
-		      schedule->every_ms) < 0)
-		log_error("no checkpoints by schedule: job=%s reason=\"%m\"", s->job.id);
-}
-
-void schedule_init(struct shim *s)
-{
-	s->timer.fd = timerfd_create(CLOCK_BOOTTIME, TFD_CLOEXEC | TFD_NONBLOCK);
-	s->timer.changed = true;
-	schedule_update(s);
-}
-
-void schedule_update(struct shim *s)
-{
-	pthread_mutex_lock(&s->lock);
-	if (!s->busy && s->timer.changed)
-		set_timer(s);
-	pthread_mutex_unlock(&s->lock);
+	if (v->every_ms == d->every_ms && v->next_ms == d->next_ms)
+		return;
+	d->every_ms = v->every_ms;
+	d->next_ms = v->next_ms;
+	if (d->every_ms)
+		loop_after(&d->timer, schedule_left_ms(&now, boot_clock_ms()));
+	else
+		loop_never(&d->timer);
 }
 
 static bool is_cancelled(void *arg)
 {
 	struct shim *s = arg;
 
-	return s->timer.stop;
-}
-
-static void show_progress(void *arg, const struct progress_sample *sample)
-{
-	shim_note_progress(arg, sample);
+	return s->stopping;
 }
 
 struct pruning {
@@ -146,12 +136,12 @@ static void note_success(struct job *job)
 }
 
 /* Makes a checkpoint, as the operation that schedule_due() has begun. */
-static void *make_checkpoint(void *arg)
+static void make_checkpoint(void *arg)
 {
-	struct shim *s = arg;
+	struct shim *s = ((struct schedule *)arg)->shim;
 	struct job_schedule schedule = s->job.schedule;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	const struct progress_caller caller = { s, show_progress, is_cancelled };
+	const struct progress_caller caller = { s, shim_note_progress, is_cancelled };
 	auto_(request_fini) struct request request = { 0 };
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(op_fini) struct op op;
@@ -177,22 +167,19 @@ static void *make_checkpoint(void *arg)
 	shim_end(s);
 	if (r == 0)
 		prune_checkpoints(job, &schedule);
-	s->timer.task.state = TASK_DONE;
-	return NULL;
 }
 
-void schedule_due(struct shim *s)
+static void schedule_due(void *arg)
 {
+	struct schedule *d = arg;
+	struct shim *s = d->shim;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	uint64_t times;
 
-	if (read(s->timer.fd, &times, sizeof(times)) < 0)
-		return; /* the timer was set again meanwhile */
-	if (s->timer.task.state == TASK_WORKING) {
+	loop_after(&d->timer, d->every_ms); /* if this one is left out */
+	if (loop_task_works(&d->task)) {
 		log_info("a scheduled checkpoint is skipped: the last one is still at work");
 		return;
 	}
-	task_join(&s->timer.task);
 	if (shim_begin_now(s, "checkpoint", 1u << JOB_RUNNING, &err) < 0) {
 		log_info("a scheduled checkpoint is skipped: reason=\"%s\"", err.text);
 		return;
@@ -202,7 +189,7 @@ void schedule_due(struct shim *s)
 		return;
 	}
 	s->job.schedule.next_ms = boot_clock_ms() + s->job.schedule.every_ms;
-	int r = task_start(&s->timer.task, make_checkpoint, s);
+	int r = loop_task_start(s->loop, &d->task, make_checkpoint, NULL, d);
 	if (r < 0) {
 		log_warn("a scheduled checkpoint is skipped: no thread: reason=\"%s\"",
 			 strerror(-r));
@@ -210,12 +197,29 @@ void schedule_due(struct shim *s)
 	}
 }
 
-void schedule_fini(struct shim *s)
+static void schedule_start(void *part, struct shim *s)
 {
-	s->timer.stop = true;
-	task_join(&s->timer.task);
-	cleanup_close(&s->timer.fd);
+	struct schedule *d = part;
+
+	d->shim = s;
+	loop_add(s->loop, &d->timer, schedule_due, d);
 }
+
+/* A checkpoint under way is cancelled. */
+static void schedule_stop(void *part)
+{
+	struct schedule *d = part;
+
+	loop_task_join(&d->task);
+	loop_remove(&d->timer);
+}
+
+const struct shim_part schedule_part = {
+	.size_bytes = sizeof(struct schedule),
+	.start = schedule_start,
+	.update = schedule_update,
+	.stop = schedule_stop,
+};
 
 /* ---- the method ---- */
 
@@ -296,9 +300,7 @@ int schedule_method(void *arg, struct wire_call_context *call, json_t *parameter
 	if (r < 0)
 		s->job.schedule = before;
 	else
-		s->timer.changed = true;
-	if (r == 0)
 		tell_event(&s->job);
-	shim_end(s); /* wakes the main loop, which sets the timer */
+	shim_end(s); /* ends a turn of the loop, which sets the timer */
 	return r < 0 ? r : shim_reply_job(s, call, err);
 }

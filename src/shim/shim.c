@@ -6,12 +6,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/thread.h"
 #include "client/agent.h"
 #include "client/beside.h"
 
@@ -19,38 +17,7 @@ enum { ENDING_MS = 300, ENDING_MOST_MS = 10000, HANG_UP_MS = 200 };
 
 void shim_wake(struct shim *s)
 {
-	uint64_t one = 1;
-
-	if (write(s->wake_fd, &one, sizeof(one)) < 0)
-		log_error("the main thread cannot be woken: reason=\"%m\"");
-}
-
-int task_start(struct shim_task *t, void *(*fn)(void *shim), struct shim *s)
-{
-	t->state = TASK_WORKING;
-	int r = thread_start(&t->thread, fn, s);
-	if (r < 0)
-		t->state = TASK_NONE;
-	return r;
-}
-
-void task_join(struct shim_task *t)
-{
-	if (t->state != TASK_NONE)
-		pthread_join(t->thread, NULL);
-	t->state = TASK_NONE;
-}
-
-static struct timespec span(uint64_t ms)
-{
-	return (struct timespec){ (time_t)(ms / 1000), (long)(ms % 1000 * NS_PER_MS) };
-}
-
-int timer_set(int fd, uint64_t first_ms, uint64_t every_ms)
-{
-	const struct itimerspec when = { span(every_ms), span(first_ms) };
-
-	return timerfd_settime(fd, 0, &when, NULL);
+	loop_wake(s->loop);
 }
 
 void shim_life_begins(struct shim *s)
@@ -77,10 +44,11 @@ static bool is_over(enum job_state state)
 
 static const struct shim_exit *find_exit(const struct shim *s, pid_t pid)
 {
-	size_t n = s->n_exits < SHIM_EXITS ? s->n_exits : SHIM_EXITS;
+	const struct shim_exits *all = &s->exits;
+	size_t n = all->n < SHIM_EXITS ? all->n : SHIM_EXITS;
 
 	for (size_t i = 1; i <= n; i++) {
-		const struct shim_exit *e = &s->exits[(s->n_exits - i) % SHIM_EXITS];
+		const struct shim_exit *e = &all->ring[(all->n - i) % SHIM_EXITS];
 
 		if (e->pid == pid)
 			return e;
@@ -119,13 +87,13 @@ static bool go_on_with_orphan(struct shim *s, const struct shim_exit *e)
 
 	if (!find_orphan(job, &orphan))
 		return false;
-	if (!s->command_ended)
-		s->command_code = e ? e->code : JOB_EXIT_UNKNOWN;
-	s->command_ended = true;
+	if (!s->exits.command_ended)
+		s->exits.command_code = e ? e->code : JOB_EXIT_UNKNOWN;
+	s->exits.command_ended = true;
 	job->root = orphan;
 	job->command = PROC_ID_NONE;
 	log_info("the command of job %s has ended, and left processes: exit_code=%d pid=%d",
-		 job->id, s->command_code, orphan.pid);
+		 job->id, s->exits.command_code, orphan.pid);
 	if (job_save(job, &err) < 0)
 		log_error("job %s: reason=\"%s\"", job->id, err.text);
 	shim_wake(s);
@@ -135,11 +103,12 @@ static bool go_on_with_orphan(struct shim *s, const struct shim_exit *e)
 void shim_forget_exits(struct shim *s)
 {
 	pthread_mutex_lock(&s->lock);
-	s->n_exits = 0;
+	s->exits.n = 0;
 	pthread_mutex_unlock(&s->lock);
 }
 
-void shim_settle(struct shim *s)
+/* The caller has the lock. */
+static void settle(struct shim *s)
 {
 	struct job *job = &s->job;
 
@@ -152,10 +121,10 @@ void shim_settle(struct shim *s)
 			return; /* a zombie; when it is reaped, shim_note_exit() gets its status */
 		if (go_on_with_orphan(s, e))
 			return;
-		job->exit_code = s->command_ended ? s->command_code
-				 : e		  ? e->code
-						  : JOB_EXIT_UNKNOWN;
-		s->command_ended = false;
+		job->exit_code = s->exits.command_ended ? s->exits.command_code
+				 : e			? e->code
+							: JOB_EXIT_UNKNOWN;
+		s->exits.command_ended = false;
 		job->root = PROC_ID_NONE;
 		job->command = PROC_ID_NONE;
 		job->init = PROC_ID_NONE;
@@ -167,13 +136,28 @@ void shim_settle(struct shim *s)
 		life_ends(s);
 }
 
+void shim_settle(struct shim *s)
+{
+	pthread_mutex_lock(&s->lock);
+	settle(s);
+	pthread_mutex_unlock(&s->lock);
+}
+
+bool shim_knows_exit(struct shim *s, pid_t pid)
+{
+	pthread_mutex_lock(&s->lock);
+	const bool knows = find_exit(s, pid);
+	pthread_mutex_unlock(&s->lock);
+	return knows;
+}
+
 void shim_note_exit(struct shim *s, pid_t pid, int code)
 {
 	pthread_mutex_lock(&s->lock);
-	s->exits[s->n_exits++ % SHIM_EXITS] = (struct shim_exit){ pid, code };
+	s->exits.ring[s->exits.n++ % SHIM_EXITS] = (struct shim_exit){ pid, code };
 	/* How another process ended, such as the init of a namespace, says nothing of the root. */
 	if (pid == s->job.root.pid)
-		shim_settle(s);
+		settle(s);
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -203,10 +187,10 @@ static int begin_locked(struct shim *s, const char *kind, unsigned states,
 	if (s->busy) {
 		r = brumate_fail(err, EBUSY, "job %s: a %s is in progress", s->job.id, s->busy);
 		brumate_hint(err, "wait for it, or cancel it with Ctrl-C where it was started");
-	} else if (s->held_unknown) {
+	} else if (s->held.unknown) {
 		r = brumate_fail(err, EBUSY, "job %s: its saved memory cannot be fetched yet%s%s",
-				 s->job.id, s->held_why.text[0] ? ": " : "", s->held_why.text);
-		if (s->held_why.code == EBADMSG)
+				 s->job.id, s->held.why.text[0] ? ": " : "", s->held.why.text);
+		if (s->held.why.code == EBADMSG)
 			brumate_hint(err, "if that file cannot be repaired: brumate kill %s",
 				     s->job.id);
 		else
@@ -286,6 +270,29 @@ int shim_begin_now(struct shim *s, const char *kind, unsigned states, struct bru
 	return r;
 }
 
+bool shim_begin_recovery(struct shim *s)
+{
+	pthread_mutex_lock(&s->lock);
+	const bool begins = !s->busy && !s->left && mend_is_wanted(s);
+	if (begins && s->job.unsaved)
+		s->unsaved = job_to_json(&s->job);
+	if (begins)
+		s->busy = "recovery";
+	pthread_mutex_unlock(&s->lock);
+	return begins;
+}
+
+void shim_note_progress(void *shim, const struct progress_sample *sample)
+{
+	struct shim *s = shim;
+	json_t *progress = op_progress_to_json(sample);
+
+	pthread_mutex_lock(&s->lock);
+	json_decref(s->progress);
+	s->progress = progress;
+	pthread_mutex_unlock(&s->lock);
+}
+
 void shim_end(struct shim *s)
 {
 	pthread_mutex_lock(&s->lock);
@@ -297,7 +304,7 @@ void shim_end(struct shim *s)
 	pthread_cond_broadcast(&s->freed);
 	/* If nobody has noted yet how the root ended, the main thread settles it when it has reaped the root. */
 	if (is_over(s->job.state) || find_exit(s, s->job.root.pid))
-		shim_settle(s);
+		settle(s);
 	pthread_mutex_unlock(&s->lock);
 	shim_wake(s);
 }
@@ -311,13 +318,100 @@ void shim_leave(struct shim *s)
 	shim_wake(s);
 }
 
+bool shim_has_left(struct shim *s)
+{
+	pthread_mutex_lock(&s->lock);
+	const bool left = s->left;
+	pthread_mutex_unlock(&s->lock);
+	return left;
+}
+
+/* The caller has the lock, and no operation is under way. */
+static void look_after_vault(struct shim *s)
+{
+	if (!s->job.root.pid && s->vault.n_pieces)
+		vault_clear(&s->vault, &s->job.target);
+	/* One that has gone is replaced by mend.c, one that is not needed ends when it is hung up on. */
+	if (vault_is_alone(&s->vault))
+		keeper_close(&s->vault.keeper);
+	else if (!mend_wants_keeper(s))
+		keeper_dismiss(&s->vault.keeper);
+}
+
+void shim_look(struct shim *s)
+{
+	const struct job *job = &s->job;
+	struct shim_view *v = &s->view;
+
+	pthread_mutex_lock(&s->lock);
+	if (s->left || s->busy) {
+		v->use = s->left ? SHIM_LEFT : SHIM_BUSY;
+		v->keeper_fd = -1;
+		pthread_mutex_unlock(&s->lock);
+		return;
+	}
+	look_after_vault(s);
+	*v = (struct shim_view){
+		.use = SHIM_FREE,
+		.members = job_members(job),
+		.state = job->state,
+		.data_path = job->data_path,
+		.simulated = job->simulated,
+		.unsaved = job->unsaved,
+		.wakes = job_wakes(job),
+		.mends = mend_is_wanted(s),
+		.every_ms = job->schedule.every_ms,
+		.next_ms = job->schedule.next_ms,
+		.spare_bytes = vault_spare_bytes(&s->vault),
+		.kept_bytes = vault_baseline_bytes(&s->vault),
+		.keeper_fd = s->vault.keeper.fd,
+	};
+	if (v->spare_bytes)
+		v->kept_bytes = v->spare_bytes;
+	pthread_mutex_unlock(&s->lock);
+}
+
+int shim_life_fd(struct shim *s)
+{
+	pthread_mutex_lock(&s->lock);
+	int fd = s->life_fds[0] < 0 ? -1 : fcntl(s->life_fds[0], F_DUPFD_CLOEXEC, 0);
+	pthread_mutex_unlock(&s->lock);
+	return fd;
+}
+
+int shim_job_json(json_t **ret, struct shim *s, struct brumate_error *err)
+{
+	auto_(job_fini) struct job seen = JOB_EMPTY;
+	json_t *job = NULL;
+
+	/* It is read from disk, as an operation may be using the record in memory; unless it could not be written, and
+	 * nobody changes it. */
+	pthread_mutex_lock(&s->lock);
+	if (s->busy ? s->unsaved != NULL : s->job.unsaved != 0)
+		job = s->busy ? json_copy(s->unsaved) : job_to_json(&s->job);
+	pthread_mutex_unlock(&s->lock);
+	int r = job ? 0 : job_load(&seen, s->job.id, err);
+	if (r < 0)
+		return r;
+	if (!job)
+		job = job_to_json(&seen);
+	pthread_mutex_lock(&s->lock);
+	if (job && s->busy)
+		json_object_set_new(
+			job, "operation",
+			json_pack("{s:s,s:O?}", "kind", s->busy, "progress", s->progress));
+	pthread_mutex_unlock(&s->lock);
+	*ret = job;
+	return 0;
+}
+
 void shim_prepare_op(struct shim *s, struct op *op, struct request *request,
 		     const struct brumate_conf *conf)
 {
 	op->data.vault = &s->vault;
 	op->gpus.pairs = take_ptr(&request->pairs);
 	op->gpus.n_pairs = request->n_pairs;
-	op->data.spare_copy = conf->spare_copy && s->prepare.fd >= 0; /* which has it given back */
+	op->data.spare_copy = conf->spare_copy && s->returns_spare;
 	if (conf->lock_timeout_ms && conf->lock_timeout_ms <= UINT32_MAX)
 		op->data.lock_timeout_ms = (uint32_t)conf->lock_timeout_ms;
 }

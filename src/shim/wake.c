@@ -8,12 +8,9 @@
 #include "shim/shim.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/conf.h"
@@ -21,6 +18,7 @@
 #include "client/agent.h"
 #include "engine/gpu-set.h"
 #include "engine/neighbours.h"
+#include "engine/turn.h"
 #include "job/events.h"
 
 /* Packets that come in one go, at most: of all processes of a job, each sends one a second. */
@@ -33,18 +31,28 @@ enum {
 	PAUSE_MS_MAX = 5000
 };
 
-void wake_init(struct shim *s)
-{
-	s->wake.listen_fd = -1;
-	s->wake.turn = TURN_NONE;
-	s->wake.pause_ms = FIRST_PAUSE_MS;
-	s->wake.timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-}
+struct wake {
+	struct shim *shim;
+	struct loop_source packets, timer; /* when to try again */
+	struct loop_task task; /* resumes the job; what is below may be its, but for the call */
+	int listen_fd;	       /* calls that wait say so there; -1: nobody listens */
+	bool waits;	       /* a call waits, as far as is known */
+	bool lacks_room;       /* the last try failed for want of it */
+	bool stuck;	       /* for longer than WakeWait= */
+	uint64_t pause_ms;     /* before the next try */
+	struct room_turn turn; /* among those that wait for room */
+	uint64_t since_ns,
+		heard_ns; /* since when a call waits, and when that came last; 0: it has not */
+	char call[AGENT_CALL_BYTES];
+	pid_t pid; /* whose it is, in its own pid namespace */
+};
 
-static void listen_beside_agents(struct shim *s)
+static void listen_beside_agents(struct wake *w)
 {
-	int r = shim_listen_beside_agents(s, &s->wake.listen_fd, AGENT_WAKE_SOCKET, SOCK_DGRAM, 0);
+	struct shim *s = w->shim;
+	int r = shim_listen_beside_agents(s, &w->listen_fd, AGENT_WAKE_SOCKET, SOCK_DGRAM, 0);
 
+	loop_watch(&w->packets, w->listen_fd, POLLIN);
 	if (r < 0)
 		log_error("no call wakes job %s: reason=\"%s\"", s->job.id, strerror(-r));
 }
@@ -53,25 +61,19 @@ static bool is_cancelled(void *arg)
 {
 	struct shim *s = arg;
 
-	return s->wake.stop;
+	return s->stopping;
 }
 
-static void show_progress(void *arg, const struct progress_sample *sample)
-{
-	shim_note_progress(arg, sample);
-}
-
-static double waited_s(const struct shim_wake *w)
+static double waited_s(const struct wake *w)
 {
 	return (double)(clock_now_ns() - w->since_ns) / NS_PER_S;
 }
 
 /* Each reason once, and that it has taken too long, too. */
-static void note_failure(struct shim *s, const struct brumate_conf *conf,
+static void note_failure(struct wake *w, const struct brumate_conf *conf,
 			 const struct brumate_error *err)
 {
-	struct shim_wake *w = &s->wake;
-	struct job *job = &s->job;
+	struct job *job = &w->shim->job;
 	char text[JOB_MESSAGE_BYTES];
 	const bool stuck = conf->wake_wait_ms &&
 			   clock_now_ns() - w->since_ns >= conf->wake_wait_ms * NS_PER_MS;
@@ -91,11 +93,9 @@ static void note_failure(struct shim *s, const struct brumate_conf *conf,
 	job_save(job, NULL);
 }
 
-static void tell_event(const struct shim *s)
+static void tell_event(const struct wake *w)
 {
-	const struct shim_wake *w = &s->wake;
-
-	event_add(&s->job.target, "wake",
+	event_add(&w->shim->job.target, "wake",
 		  json_pack("{s:s,s:i,s:f}", "call", w->call, "pid", (int)w->pid, "seconds",
 			    waited_s(w)));
 }
@@ -112,22 +112,23 @@ static int look_for_room(struct op *op, struct brumate_error *err)
 
 static bool is_stopped(const struct shim *s)
 {
-	return s->wake.stop || job_has_ended(&s->job);
+	return s->stopping || job_has_ended(&s->job);
 }
 
 /* Until there is room, one neighbour after the other leaves, as far as they may. -EAGAIN: others are before us. */
-static int make_room(struct shim *s, const struct brumate_conf *conf, struct brumate_error *err)
+static int make_room(struct wake *w, const struct brumate_conf *conf, struct brumate_error *err)
 {
+	struct shim *s = w->shim;
 	const struct progress_caller nobody = { 0 };
 	auto_(op_fini) struct op op;
-	int r = turn_take(&s->wake.turn, &s->job, s->wake.since_ns), left = 1;
+	int r = turn_take(&w->turn, &s->job, w->since_ns), left = 1;
 
 	op_init(&op, "resume", &s->job.target, &nobody, NULL);
 	op.data.vault = &s->vault;
 	if (r < 0)
 		log_warn("job %s waits for room without a turn: reason=\"%s\"", s->job.id,
 			 strerror(-r));
-	if (!turn_is_first(&s->wake.turn))
+	if (!turn_is_first(&w->turn))
 		return brumate_fail(err, EAGAIN, "other jobs wait for the same GPU before it");
 	while ((r = look_for_room(&op, err)) == -ENOSPC && left > 0 && !is_stopped(s)) {
 		struct brumate_error why = BRUMATE_ERROR_NONE;
@@ -142,11 +143,12 @@ static int make_room(struct shim *s, const struct brumate_conf *conf, struct bru
 }
 
 /* As the operation that begin_resume() has begun. */
-static void *resume(void *arg)
+static void resume(void *arg)
 {
-	struct shim *s = arg;
+	struct wake *w = arg;
+	struct shim *s = w->shim;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	const struct progress_caller caller = { s, show_progress, is_cancelled };
+	const struct progress_caller caller = { s, shim_note_progress, is_cancelled };
 	auto_(request_fini) struct request request = { 0 };
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(op_fini) struct op op;
@@ -156,103 +158,88 @@ static void *resume(void *arg)
 	request.keep_copy = true; /* it will be suspended again */
 	mend_secure(s);
 	if (r == 0)
-		r = make_room(s, &conf, &err);
+		r = make_room(w, &conf, &err);
 	const bool tried = r == 0;
 	op_init(&op, "resume", &s->job.target, &caller, &request);
 	shim_prepare_op(s, &op, &request, &conf);
 	if (r == 0)
 		r = engine_resume(&op, &err);
 	s->ending = true;
-	s->wake.lacks_room = r == -ENOSPC || r == -EAGAIN;
+	w->lacks_room = r == -ENOSPC || r == -EAGAIN;
 	if (r == 0) {
 		op_finish(&op);
-		tell_event(s);
+		tell_event(w);
 	} else {
 		if (tried)
 			op_count(&op, r);
-		note_failure(s, &conf, &err);
+		note_failure(w, &conf, &err);
 	}
-	if (!s->wake.lacks_room)
-		turn_end(&s->wake.turn);
-	s->wake.task.state = TASK_DONE;
+	if (!w->lacks_room)
+		turn_end(&w->turn);
 	shim_end(s);
-	return NULL;
-}
-
-static void set_timer(struct shim_wake *w, bool armed)
-{
-	if (timer_set(w->timer_fd, armed ? w->pause_ms : 0, 0) < 0)
-		log_error("a call that waits is not heard: reason=\"%m\"");
-	w->armed = armed;
 }
 
 /* The next try, unless this one succeeds: then nothing waits any more. */
-static void prepare_next(struct shim_wake *w)
+static void prepare_next(struct wake *w)
 {
-	set_timer(w, true);
+	loop_after(&w->timer, w->pause_ms);
 	const uint32_t most = w->lacks_room ? ROOM_PAUSE_MS_MAX : PAUSE_MS_MAX;
 
 	w->pause_ms = w->pause_ms < most / 2 ? 2 * w->pause_ms : most;
 }
 
-static void begin_resume(struct shim *s)
+static void begin_resume(struct wake *w)
 {
-	struct shim_wake *w = &s->wake;
+	struct shim *s = w->shim;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	prepare_next(w);
 	w->waits = false; /* until the next packet, if this fails: what has waited may have ended */
 	if (shim_begin_now(s, "resume", 1u << JOB_SUSPENDED, &err) < 0)
 		return;
-	int r = task_start(&w->task, resume, s);
+	int r = loop_task_start(s->loop, &w->task, resume, NULL, w);
 	if (r < 0) {
 		log_warn("no thread to resume job %s: reason=\"%s\"", s->job.id, strerror(-r));
 		shim_end(s);
 	}
 }
 
-static void forget_call(struct shim_wake *w)
+static void forget_call(struct wake *w)
 {
 	w->waits = w->lacks_room = w->stuck = false;
 	w->heard_ns = 0;
 	turn_end(&w->turn);
 	w->pause_ms = FIRST_PAUSE_MS;
-	if (w->armed)
-		set_timer(w, false);
+	loop_never(&w->timer);
 }
 
 /* A job that only lacks room is looked at more often than packets come. */
-static bool still_waits(const struct shim_wake *w)
+static bool still_waits(const struct wake *w)
 {
 	return w->lacks_room && clock_now_ns() - w->heard_ns < SILENCE_S * NS_PER_S;
 }
 
-void wake_update(struct shim *s)
+static void wake_update(void *part)
 {
-	struct shim_wake *w = &s->wake;
+	struct wake *w = part;
+	const struct shim_view *v = &w->shim->view;
 
-	if (w->task.state == TASK_WORKING)
+	if (loop_task_works(&w->task) || v->use != SHIM_FREE || !v->wakes ||
+	    (v->state != JOB_RUNNING && v->state != JOB_SUSPENDED))
 		return;
-	task_join(&w->task);
-	pthread_mutex_lock(&s->lock);
-	const enum job_state state = s->job.state;
-	const bool can = !s->busy && job_wakes(&s->job);
-	pthread_mutex_unlock(&s->lock);
-	if (!can || (state != JOB_RUNNING && state != JOB_SUSPENDED))
-		return;
-	listen_beside_agents(s);
-	if (state == JOB_RUNNING)
+	listen_beside_agents(w);
+	if (v->state == JOB_RUNNING)
 		forget_call(w);
-	else if (!w->armed && (w->waits || still_waits(w)))
-		begin_resume(s);
-	else if (!w->armed)
+	else if (!loop_has_time(&w->timer) && (w->waits || still_waits(w)))
+		begin_resume(w);
+	else if (!loop_has_time(&w->timer))
 		turn_end(&w->turn);
 }
 
 /* Any process of the job may send here, and so what came is taken with care. */
-void wake_asked(struct shim *s)
+static void wake_asked(void *arg)
 {
-	struct shim_wake *w = &s->wake;
+	struct wake *w = arg;
 
 	for (int i = 0; i < PACKETS_MAX; i++) {
 		struct agent_wake packet;
@@ -276,19 +263,33 @@ void wake_asked(struct shim *s)
 	}
 }
 
-void wake_due(struct shim *s)
+static void wake_start(void *part, struct shim *s)
 {
-	uint64_t times;
+	struct wake *w = part;
 
-	if (read(s->wake.timer_fd, &times, sizeof(times)) > 0)
-		s->wake.armed = false;
+	w->shim = s;
+	w->listen_fd = -1;
+	w->turn = TURN_NONE;
+	w->pause_ms = FIRST_PAUSE_MS;
+	loop_add(s->loop, &w->packets, wake_asked, w);
+	loop_add(s->loop, &w->timer, NULL, NULL); /* wake_update() tries */
 }
 
-void wake_fini(struct shim *s)
+/* A resume under way is cancelled. */
+static void wake_stop(void *part)
 {
-	s->wake.stop = true;
-	task_join(&s->wake.task);
-	turn_end(&s->wake.turn);
-	cleanup_close(&s->wake.listen_fd);
-	cleanup_close(&s->wake.timer_fd);
+	struct wake *w = part;
+
+	loop_task_join(&w->task);
+	loop_remove(&w->timer);
+	loop_remove(&w->packets);
+	turn_end(&w->turn);
+	cleanup_close(&w->listen_fd);
 }
+
+const struct shim_part wake_part = {
+	.size_bytes = sizeof(struct wake),
+	.start = wake_start,
+	.update = wake_update,
+	.stop = wake_stop,
+};

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <errno.h>
-#include <sys/eventfd.h>
 
 #include "base/clock.h"
 #include "check.h"
@@ -19,10 +18,10 @@ static inline void shim_of(struct shim *s, const char *name, enum job_state stat
 			    .vault = VAULT_EMPTY,
 			    .life_fds = { -1, -1 },
 			    .lock_fd = -1,
-			    .timer = { .fd = -1 } };
+			    .need_fd = -1,
+			    .loop = calloc(1, sizeof(struct loop)) };
 	condition_init(&s->freed);
-	s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	CHECK(s->wake_fd >= 0);
+	CHECK(s->loop && loop_init(s->loop) == 0);
 	CHECK(job_create(&s->job, &spec, NULL) == 0);
 	s->job.state = state;
 	CHECK(job_save(&s->job, NULL) == 0);
@@ -30,8 +29,8 @@ static inline void shim_of(struct shim *s, const char *name, enum job_state stat
 
 static inline void shim_of_fini(struct shim *s)
 {
-	cleanup_close(&s->wake_fd);
-	cleanup_close(&s->timer.fd);
+	loop_fini(s->loop);
+	free(s->loop);
 	cleanup_close(&s->life_fds[0]);
 	cleanup_close(&s->life_fds[1]);
 	job_fini(&s->job);

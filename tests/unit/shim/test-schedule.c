@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: MIT
 /* When a checkpoint by schedule is due, and when one that is due is left out. */
-#include <sys/timerfd.h>
-
 #include "shim-of.h"
 
 static void test_due_times(void)
@@ -26,66 +24,107 @@ static void test_due_times(void)
 	}
 }
 
+/* A shim with this part alone. */
+static void start(struct shim *s, void **part, const char *name, enum job_state state)
+{
+	shim_of(s, name, state);
+	*part = calloc(1, schedule_part.size_bytes);
+	CHECK(*part);
+	schedule_part.start(*part, s);
+}
+
+static void stop(struct shim *s, void *part)
+{
+	s->stopping = true;
+	schedule_part.stop(part);
+	CHECK(!s->loop->first);
+	free(part);
+	shim_of_fini(s);
+}
+
+static void update(struct shim *s, void *part)
+{
+	shim_look(s);
+	schedule_part.update(part);
+}
+
+/* The timer, which is the first of the part's sources. */
+static struct loop_source *timer(const struct shim *s)
+{
+	return s->loop->first;
+}
+
 static uint64_t armed_ms(const struct shim *s)
 {
-	struct itimerspec when;
+	const uint64_t now_ns = clock_boot_ns();
 
-	CHECK(timerfd_gettime(s->timer.fd, &when) == 0);
-	return (uint64_t)when.it_value.tv_sec * 1000 + (uint64_t)when.it_value.tv_nsec / 1000000;
+	if (!loop_has_time(timer(s)))
+		return 0;
+	return timer(s)->due_ns > now_ns ? (timer(s)->due_ns - now_ns) / NS_PER_MS : 1;
+}
+
+static bool is_at_work(const struct shim *s)
+{
+	return s->loop->first->next;
 }
 
 /* The timer follows the record, but not while an operation has it. */
 static void test_timer(void)
 {
 	struct shim s;
+	void *part;
 
-	shim_of(&s, "timer", JOB_RUNNING);
-	schedule_init(&s);
+	start(&s, &part, "timer", JOB_RUNNING);
+	update(&s, part);
 	CHECK(armed_ms(&s) == 0);
 	s.job.schedule.every_ms = 3600000;
 	s.job.schedule.next_ms = clock_wall_ns() / NS_PER_MS + 3600000;
-	schedule_update(&s);
-	CHECK(armed_ms(&s) == 0); /* nobody said that it changed */
-	s.timer.changed = true;
 	s.busy = "suspend";
-	schedule_update(&s);
-	CHECK(armed_ms(&s) == 0 && s.timer.changed);
+	update(&s, part);
+	CHECK(armed_ms(&s) == 0);
 	s.busy = NULL;
-	schedule_update(&s);
-	CHECK(armed_ms(&s) > 3500000 && !s.timer.changed);
-	schedule_fini(&s);
-	shim_of_fini(&s);
+	update(&s, part);
+	CHECK(armed_ms(&s) > 3500000);
+	loop_after(timer(&s), 1000);
+	update(&s, part);
+	CHECK(armed_ms(&s) <= 1000); /* nothing has changed */
+	s.job.schedule = (struct job_schedule){ 0 };
+	update(&s, part);
+	CHECK(armed_ms(&s) == 0);
+	stop(&s, part);
 }
 
 /* Makes the timer run out now. */
 static void run_out(struct shim *s)
 {
-	const struct itimerspec now = { .it_value = { 0, 1 } };
-
-	CHECK(timerfd_settime(s->timer.fd, 0, &now, NULL) == 0);
-	while (armed_ms(s))
-		;
+	loop_after(timer(s), 0);
+	CHECK(loop_turn(s->loop, 0) == 0);
 }
 
 static void check_left_out(struct shim *s)
 {
 	const uint64_t next_ms = s->job.schedule.next_ms;
-	const enum shim_task_state state = s->timer.task.state;
+	const bool at_work = is_at_work(s);
 
 	run_out(s);
-	schedule_due(s);
-	CHECK(s->timer.task.state == state && s->job.schedule.next_ms == next_ms);
+	CHECK(is_at_work(s) == at_work && s->job.schedule.next_ms == next_ms);
+}
+
+static void set_schedule(struct shim *s, void *part)
+{
+	s->job.schedule = (struct job_schedule){ .every_ms = 3600000, .next_ms = 77 };
+	update(s, part);
 }
 
 static void test_left_out(void)
 {
 	struct shim s;
+	void *part;
 
-	shim_of(&s, "out", JOB_SUSPENDED);
-	schedule_init(&s);
-	s.job.schedule = (struct job_schedule){ .every_ms = 3600000, .next_ms = 77 };
+	start(&s, &part, "out", JOB_SUSPENDED);
+	set_schedule(&s, part);
 	check_left_out(&s); /* the job does not run */
-	CHECK(!s.busy);
+	CHECK(!s.busy && armed_ms(&s) > 3500000);
 
 	s.job.state = JOB_RUNNING;
 	s.busy = "suspend";
@@ -93,60 +132,57 @@ static void test_left_out(void)
 	CHECK_STR(s.busy, "suspend");
 	s.busy = NULL;
 
-	s.timer.task.state = TASK_WORKING;
-	check_left_out(&s); /* the last one still is */
-	s.timer.task.state = TASK_NONE;
-
 	s.job.schedule = (struct job_schedule){ 0 };
 	check_left_out(&s); /* it was ended since */
 	CHECK(!s.busy);
-	schedule_fini(&s);
-	shim_of_fini(&s);
+	stop(&s, part);
 }
 
-/* The main loop has more to look after than an operation that is under way. On a busy machine one of many is quick. */
+/* The loop has more to look after than an operation that is under way. On a busy machine one of many is quick. */
 static void test_waits_for_nobody(void)
 {
 	uint64_t least_ns = UINT64_MAX;
 	struct shim s;
+	void *part;
 
-	shim_of(&s, "waits", JOB_RUNNING);
-	schedule_init(&s);
-	s.job.schedule = (struct job_schedule){ .every_ms = 3600000, .next_ms = 77 };
+	start(&s, &part, "waits", JOB_RUNNING);
+	set_schedule(&s, part);
 	s.busy = "suspend";
 	for (int i = 0; i < 20 && least_ns > 100 * NS_PER_MS; i++) {
-		run_out(&s);
 		uint64_t start_ns = clock_now_ns();
-		schedule_due(&s);
+		run_out(&s);
 		uint64_t took_ns = clock_now_ns() - start_ns;
 		least_ns = took_ns < least_ns ? took_ns : least_ns;
 	}
 	CHECK(least_ns < 100 * NS_PER_MS);
-	schedule_fini(&s);
-	shim_of_fini(&s);
+	stop(&s, part);
 }
 
-/* A checkpoint that fails is noted in the record, and the next one is due a period later. */
+/* A checkpoint that fails is noted in the record, and the next one is due a period later. One that is due before its
+ * end has been seen is left out. */
 static void test_failure_is_noted(void)
 {
 	auto_(job_fini) struct job seen = JOB_EMPTY;
 	struct shim s;
+	void *part;
 
-	shim_of(&s, "fails", JOB_RUNNING);
-	schedule_init(&s);
-	s.job.schedule = (struct job_schedule){ .every_ms = 3600000, .next_ms = 77 };
+	start(&s, &part, "fails", JOB_RUNNING);
+	set_schedule(&s, part);
 	snprintf(s.job.schedule.request.key_file, sizeof(s.job.schedule.request.key_file),
 		 "%s/no-key", scratch);
 	run_out(&s);
-	schedule_due(&s);
-	CHECK(s.timer.task.state != TASK_NONE && s.job.schedule.next_ms > 77);
-	schedule_fini(&s); /* waits for it */
-	CHECK(s.timer.task.state == TASK_NONE && !s.busy);
+	CHECK(is_at_work(&s));
+	check_left_out(&s);
+	while (is_at_work(&s))
+		CHECK(loop_turn(s.loop, -1) == 0);
+	CHECK(!s.busy && s.job.schedule.next_ms > 77);
+	update(&s, part);
+	CHECK(armed_ms(&s) > 3500000);
 	CHECK(job_load(&seen, s.job.id, NULL) == 0);
 	CHECK(strstr(seen.message, "scheduled checkpoint: ") == seen.message);
 	CHECK(strstr(seen.message, "no-key"));
 	CHECK(seen.state == JOB_RUNNING);
-	shim_of_fini(&s);
+	stop(&s, part);
 }
 
 int main(void)
