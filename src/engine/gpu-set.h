@@ -13,6 +13,9 @@
 #include "process/driver-job.h"
 #include "process/process.h"
 
+struct op;
+struct room_turn;
+
 /** A process of the job that has GPU state. */
 struct gpu_process {
 	struct proc_id id;
@@ -113,7 +116,9 @@ bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault);
 int placement_check_room(const struct target *target, struct gpu_set *gpus,
 			 const struct vault *vault, struct brumate_error *err);
 
-/** The same, but for up to @wait_ms it is waited for, as long as the operation of @progress may go on. */
-int placement_wait_room(const struct target *target, struct gpu_set *gpus,
-			const struct vault *vault, struct progress *progress, uint32_t wait_ms,
-			struct brumate_error *err);
+/** The same for the job of @op; where there is no room, its neighbours leave, one after the other, as far as they may and as
+ * long as @op may go on. @turn: of the job; while others wait before it, there is none: -ENOSPC. */
+int placement_make_room(struct op *op, const struct room_turn *turn, struct brumate_error *err);
+
+/** The same, but for up to @wait_ms it is waited for; 0: no neighbour leaves either. */
+int placement_wait_room(struct op *op, uint32_t wait_ms, struct brumate_error *err);

@@ -17,7 +17,6 @@
 #include "base/log.h"
 #include "client/agent.h"
 #include "engine/gpu-set.h"
-#include "engine/neighbours.h"
 #include "engine/turn.h"
 #include "job/events.h"
 
@@ -100,46 +99,23 @@ static void tell_event(const struct wake *w)
 			    waited_s(w)));
 }
 
-/* Whether there is room, as the preflight of a resume looks: without one that fails each time. */
-static int look_for_room(struct op *op, struct brumate_error *err)
-{
-	int r = gpu_set_open(&op->gpus, err);
-
-	if (r == 0)
-		r = placement_map(op->target, &op->gpus, &op->progress, err);
-	return r < 0 ? r : placement_check_room(op->target, &op->gpus, op->data.vault, err);
-}
-
-static bool is_stopped(const struct shim *s)
-{
-	return s->stopping || job_has_ended(&s->job);
-}
-
-/* Until there is room, one neighbour after the other leaves, as far as they may. -EAGAIN: others are before us. */
-static int make_room(struct wake *w, const struct brumate_conf *conf, struct brumate_error *err)
+/* As the preflight of a resume does: without room that fails each time. */
+static int make_room(struct wake *w, struct brumate_error *err)
 {
 	struct shim *s = w->shim;
-	const struct progress_caller nobody = { 0 };
+	const struct progress_caller caller = { .arg = s, .is_cancelled = is_cancelled };
 	auto_(op_fini) struct op op;
-	int r = turn_take(&w->turn, &s->job, w->since_ns), left = 1;
+	int r = turn_take(&w->turn, &s->job, w->since_ns);
 
-	op_init(&op, "resume", &s->job.target, &nobody, NULL);
+	op_init(&op, "resume", &s->job.target, &caller, NULL);
 	op.data.vault = &s->vault;
 	if (r < 0)
 		log_warn("job %s waits for room without a turn: reason=\"%s\"", s->job.id,
 			 strerror(-r));
-	if (!turn_is_first(&w->turn))
-		return brumate_fail(err, EAGAIN, "other jobs wait for the same GPU before it");
-	while ((r = look_for_room(&op, err)) == -ENOSPC && left > 0 && !is_stopped(s)) {
-		struct brumate_error why = BRUMATE_ERROR_NONE;
-
-		left = neighbours_make_room(&s->job, conf, &why);
-		if (left < 0)
-			log_warn("%s", why.text);
-		if (left > 0)
-			*err = BRUMATE_ERROR_NONE;
-	}
-	return r;
+	r = gpu_set_open(&op.gpus, err);
+	if (r == 0)
+		r = placement_map(op.target, &op.gpus, &op.progress, err);
+	return r < 0 ? r : placement_make_room(&op, &w->turn, err);
 }
 
 /* As the operation that begin_resume() has begun. */
@@ -158,14 +134,14 @@ static void resume(void *arg)
 	request.keep_copy = true; /* it will be suspended again */
 	mend_secure(s);
 	if (r == 0)
-		r = make_room(w, &conf, &err);
+		r = make_room(w, &err);
 	const bool tried = r == 0;
 	op_init(&op, "resume", &s->job.target, &caller, &request);
 	shim_prepare_op(s, &op, &request, &conf);
 	if (r == 0)
 		r = engine_resume(&op, &err);
 	s->ending = true;
-	w->lacks_room = r == -ENOSPC || r == -EAGAIN;
+	w->lacks_room = r == -ENOSPC;
 	if (r == 0) {
 		op_finish(&op);
 		tell_event(w);
