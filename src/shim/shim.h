@@ -49,16 +49,19 @@ struct shim_view {
 	int keeper_fd;	      /* readable when the keeper has gone; -1: none, or an operation's */
 };
 
+/* What a predecessor left of the job's memory. */
+struct shim_held {
+	bool unknown;		  /* it has yet to be read */
+	struct brumate_error why; /* then: why that has failed so far */
+};
+
 struct shim {
-	pthread_mutex_t lock;		  /* of shim.c alone */
-	struct job job;			  /* under the lock; while busy, the operation's */
-	struct vault vault;		  /* used as the record is */
-	struct shim_held {		  /* under the lock */
-		bool unknown;		  /* what a predecessor left has yet to be read */
-		struct brumate_error why; /* then: why that has failed so far */
-	} held;
-	const char *busy;   /* kind of the operation under way; NULL: none */
-	atomic_bool ending; /* it will end soon: it is done, or its caller has gone */
+	pthread_mutex_t lock;  /* of shim.c alone */
+	struct job job;	       /* under the lock; while busy, the operation's */
+	struct vault vault;    /* used as the record is */
+	struct shim_held held; /* under the lock */
+	const char *busy;      /* kind of the operation under way; NULL: none */
+	atomic_bool ending;    /* it will end soon: it is done, or its caller has gone */
 	json_t *unsaved; /* under the lock, while that is tried again: a record that is not on disk yet, as a Job; owned */
 	json_t *progress; /* under the lock: its Progress, as last reported; owned, NULL: not reported yet */
 	pthread_cond_t freed;	 /* busy has become NULL; waits by CLOCK_MONOTONIC */
