@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * Whether an address is in use: of the internet, the kernel tells who asks for it as CRIU will; of unix sockets, as its
- * list of them tells. To connect would disturb whoever listens. The answers are 1 (it is), 0, and -errno: it cannot be told.
- *
- * Connections of the job that ended before its checkpoint keep the port of whoever accepted them for a minute, though
- * nobody has them (NCCL leaves some at ports where it goes on listening). The kernel is told to forget those, or they are
- * waited for.
+ * Whether an address is in use. For the internet the kernel is asked with a bind like CRIU's; for unix sockets its list
+ * of them is read. A connect would disturb the listener. The answers are 1 (it is in use), 0, and -errno: it is not
+ * known. Connections of the job that ended before its checkpoint keep the listening port busy for a minute, though no
+ * process has them (NCCL leaves some at ports where it goes on listening). The kernel is made to forget those, or the
+ * restore waits for them.
  */
 #include "engine/externals.h"
 

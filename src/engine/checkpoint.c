@@ -3,7 +3,7 @@
  * Checkpoint: device memory into the processes, the tree to disk by CRIU, the image committed.
  *
  * A job that is to end is committed while CRIU still holds it frozen (CRIU's post-dump): where the
- * commit fails, CRIU lets the job run on. A job that goes on is let go first and committed after, so
+ * commit fails, CRIU lets the job run on. A job that goes on is released first and committed after, so
  * that hashing and syncing cost it nothing.
  */
 #include "engine/engine.h"
@@ -453,7 +453,7 @@ static int dump(struct op *op, struct brumate_error *err)
 
 /* ---- afterwards ---- */
 
-/* Ends the job, which is on disk: nothing of it may be left, whoever was to end it. */
+/* Ends the job, which is on disk: nothing of it may be left, also where CRIU was to end it. */
 static int end_tree(struct op *op, struct brumate_error *err)
 {
 	if (op->request->leave_running)

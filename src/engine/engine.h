@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * The operations of a job. Each takes a job whose record the caller owns, leaves it in a state of
- * docs/states.md and saves it. On failure the job is as it was wherever that can be, and the exit code
- * of @err says what became of it: EXIT_STILL_RUNNING where it was touched and goes on,
- * EXIT_JOB_LOST where it is gone.
+ * The operations of a job. Each takes a job whose record the caller owns, leaves it in a state of docs/states.md and
+ * saves it. On failure the job is as it was wherever that can be, and the exit code of @err says in which state it is:
+ * EXIT_STILL_RUNNING where it was touched and goes on, EXIT_JOB_LOST where it is gone.
  */
 #pragma once
 
@@ -26,12 +25,11 @@ int engine_checkpoint(struct op *op, struct brumate_error *err);
 int engine_restore(struct op *op, struct brumate_error *err);
 
 /**
- * Puts right what a dead predecessor left half done: waits for a CRIU still at work, brings GPUs back
- * or leaves them suspended as they were, sets the state. For a shim that takes a job over, and whenever
- * an operation has left the job between two states as its undo failed: then the kind of @op is
- * RECOVER_UNDO, and the record goes on saying what failed. A job whose only copy of device memory is
- * gone is ended, and lost. Errors to act on: whatever it is, with a state between two others it is to be
- * tried again.
+ * Puts right what a dead predecessor left half done: waits for a CRIU still at work, brings GPUs back or leaves them
+ * suspended as they were, sets the state. For a shim that takes a job over, and whenever an operation has left the job
+ * between two states as its undo failed: then the kind of @op is RECOVER_UNDO, and the record goes on saying what
+ * failed. A job whose only copy of device memory is gone is ended, and lost. Errors to act on: all; while the state is
+ * one between two others, it is to be tried again.
  */
 #define RECOVER_UNDO "undo"
 int engine_recover(struct op *op, struct brumate_error *err);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * Standard streams that lead outside the tree. A pipe is foreign where the tree holds only one of its
- * ends; a terminal, where the tree does not hold its master. A regular file that is written to without
- * O_APPEND is given anew as well, because others may write to it too, and CRIU refuses a file whose
- * size has changed; and every file of another user's job, because CRIU would open as root whatever stands at its
- * path by then. CRIU's keys: criu(8), --inherit-fd.
+ * Standard streams that lead outside the tree. A pipe is foreign where the tree holds only one of its ends; a terminal,
+ * where the tree does not hold its master. A regular file that is written to without O_APPEND is passed to CRIU as well,
+ * because others may write to it too, and CRIU refuses a file whose size has changed; and so is every file of another
+ * user's job, because CRIU would open as root any file that is at its path by then. CRIU's keys: criu(8), --inherit-fd.
  */
 #include "engine/externals.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * What a job has outside of its tree, and what becomes of it at a restore: standard streams (externals.c), addresses
+ * What a job has outside of its tree, and what replaces it at a restore: standard streams (externals.c), addresses
  * (addresses.c), and files of brumate's own (programs.c).
  */
 #pragma once
@@ -34,9 +34,10 @@ int externals_give(struct criu_inherit **inherits, size_t *n, const char *key, i
 /* ---- addresses that a restored job is at ---- */
 
 /**
- * Refuses (-EADDRINUSE) to restore from CRIU's images, which are open, where somebody is already at an address of
- * the job; --force does it all the same. CRIU would say it late, and not who; or, where it is a path, take that away from
- * whoever listens there. A port that only connections of before keep is waited for. -ETIMEDOUT, -ECANCELED.
+ * Refuses (-EADDRINUSE) to restore from CRIU's images, which are open, where another process has an address of the job
+ * already; --force restores anyway. CRIU would fail late, without a name; or, where the address is a path, take it away
+ * from the process that listens there. A port that only earlier connections keep busy is waited for. -ETIMEDOUT,
+ * -ECANCELED.
  */
 int addresses_check(struct op *op, struct brumate_error *err);
 

@@ -254,7 +254,7 @@ int gpu_set_find(struct gpu_set *s, const struct proc_tree *tree, struct brumate
 	size_t n_before = s->n;
 	int r = find_anew(s, tree, err);
 
-	/* Whoever cannot look now still knows whom an undo is for. */
+	/* An undo that cannot ask the driver now still knows its processes. */
 	free(r < 0 ? s->items : before);
 	if (r < 0) {
 		s->items = before;
@@ -526,13 +526,13 @@ int gpu_set_act(struct gpu_set *s, enum dev_action action, enum dev_state want, 
 	int r = select_processes(&all, s, DEV_STATE__MAX, err);
 	if (r == 0)
 		r = act_on(s, &all, action, want, timeout_ms, err);
-	/* To come back nobody need be left; to go there must be somebody who goes. */
+	/* A restore may find no process left; a suspend needs at least one. */
 	if (r == 0 && drop_over(s) && !s->n && (action == DEV_LOCK || action == DEV_DO_CHECKPOINT))
 		return brumate_fail(err, ESRCH, "no process uses the GPU any more");
 	return r;
 }
 
-/* Acts on those in state @from alone, whatever becomes of the others. */
+/* Acts on those in state @from alone, and leaves the others as they are. */
 static int act_from(struct gpu_set *s, enum dev_state from, enum dev_action action,
 		    uint32_t timeout_ms, struct brumate_error *err)
 {

@@ -35,7 +35,7 @@ struct gpu_set {
 	size_t n_pairs;
 	bool one_by_one; /* some are in a job of the driver, whose members are not acted on at once */
 	uint32_t features;   /* of the driver; known where that is set */
-	bool driver_refused; /* a restore by the driver failed, which it does for good */
+	bool driver_refused; /* a restore by the driver failed, which is permanent */
 	struct broker_client broker;
 	bool broker_is_open;
 };
@@ -80,12 +80,11 @@ int gpu_set_act(struct gpu_set *s, enum dev_action action, enum dev_state want, 
  * ended nor undone may leave what was taken from a process away, and the process as it was. */
 int gpu_set_restore_suspended(struct gpu_set *s, struct brumate_error *err);
 
-/** Brings all of them back to running, whatever state they are in. 0, or -errno if some are not. Never
- * cancelled. */
+/** Brings all of them back to running, from any state. 0, or -errno if some are not. Never cancelled. */
 int gpu_set_bring_back(struct gpu_set *s, struct brumate_error *err);
 
-/** Puts all of them into host memory, whatever state they are in: for undoing a resume, and before they are killed.
- * The lock waits for their work for @lock_timeout_ms: that of one may wait for another, which is locked. */
+/** Puts all of them into host memory, from any state: for undoing a resume, and before they are killed. The lock waits
+ * for their work for @lock_timeout_ms: that of one may wait for another, which is locked. */
 int gpu_set_put_away(struct gpu_set *s, uint32_t lock_timeout_ms, struct brumate_error *err);
 
 enum { GPU_SET_DRIVER_TIMEOUT_MS = 600000 };
@@ -110,9 +109,9 @@ int placement_map(const struct target *target, struct gpu_set *gpus, struct prog
 /** Whether there is room on all GPUs for what @vault holds there once more. */
 bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault);
 
-/** The memory the job needs, beside what @vault (may be NULL) holds of it there, must be free on the GPUs it
- * goes to: a driver that runs out of it in the middle of a restore loses the process (driver 580: error 2, then
- * 304 for ever). -ENOSPC. */
+/** The memory the job needs, in addition to what @vault (may be NULL) holds of it there, must be free on the GPUs it goes
+ * to: a driver that runs out of it in the middle of a restore loses the process (driver 580: error 2, then 304 for
+ * ever). -ENOSPC. */
 int placement_check_room(const struct target *target, struct gpu_set *gpus,
 			 const struct vault *vault, struct brumate_error *err);
 

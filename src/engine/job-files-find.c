@@ -89,8 +89,8 @@ static bool is_below(const char *path, const char *dir)
 	return !strcmp(dir, "/") || (!strncmp(path, dir, len) && (path[len] == '/' || !path[len]));
 }
 
-/* Whether @path is on a file system that asks a process of somebody's, which need not answer, or stands still with the job:
- * that of the longest mount point above it, and of several the last. */
+/* Whether @path is on a file system that a process serves (FUSE), which need not answer, or stands still with the job.
+ * The file system is that of the longest mount point above it, and of several the last. */
 static bool may_wait(const struct finding *f, const char *path)
 {
 	auto_free char *mounts = strdup(f->mounts);
@@ -220,7 +220,7 @@ static int look_at_mappings(struct finding *f, pid_t pid)
 	char *rest;
 
 	if (proc_file_read(pid, "maps", TABLE_BYTES_MAX, &maps, NULL) < 0)
-		return 0; /* it has ended, or whoever may not look at it will say so */
+		return 0; /* it has ended, or a later step reports that it may not be read */
 	rest = maps;
 	for (char *line; (line = strsep(&rest, "\n"));) {
 		struct map_line m;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * A job's files at its restore; see job-files.h. First it is found out of each what is to be done, and whatever cannot be done is
- * refused by name; only then is the first one changed. Until the job runs, all can be taken back: of a file that was cut
- * the rest is beside it, and one that makes room for another keeps its content under another name.
+ * A job's files at its restore; see job-files.h. First it is decided for each what is to be done, and a file for which
+ * that is impossible is refused by name; only then is the first one changed. Until the job runs, all can be taken back:
+ * the rest of a file that was cut is next to it, and one that makes room for another keeps its content under another
+ * name.
  */
 #include "engine/job-files.h"
 #include "engine/externals.h"
@@ -33,7 +34,7 @@ enum way {
 	WAY_CUT,     /* what was written since goes to another file */
 	WAY_MAKE,    /* it is gone: the copy takes its place */
 	WAY_REPLACE, /* the copy takes its place, and it keeps its content under another name */
-	WAY_APART,   /* the job gets the copy without a name, as somebody else has that */
+	WAY_APART,   /* the job gets the copy without a name, as another process has that */
 };
 
 /* What is done to one file. */

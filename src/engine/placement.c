@@ -89,7 +89,7 @@ static int place_as_told(const struct target *target, const struct gpu_set *gpus
 	return 0;
 }
 
-/* GPUs that are here keep their place; where a told one took it, they go to whatever is left. */
+/* GPUs that are here keep their place; where a pair of the request took it, they go to one that is left. */
 static void place_where_they_were(const struct target *target, struct placement *p)
 {
 	for (size_t k = 0; k < target->n_gpus; k++) {

@@ -182,8 +182,8 @@ static bool has_process(const struct proc_tree *tree, pid_t pid)
 	return false;
 }
 
-/* CRIU makes the leader of such a session for a while. Who is to be the root's child loses its parent then, and would
- * not come back to the root, which is not a subreaper yet, but to the shim. */
+/* CRIU makes the leader of such a session for a while. A child of the root loses its parent then, and would become a
+ * child of the shim, as the root is not a subreaper yet. */
 static int scan_sessions(const struct op *op, struct scan_report *report)
 {
 	for (size_t i = 1; i < op->tree.n && reaper_is(op->tree.items[0].id); i++) {
@@ -258,7 +258,7 @@ static int scan_orphans(struct op *op, struct scan_report *report)
 	return r;
 }
 
-/* What stands still because its job is suspended is not stopped for whoever restores or resumes it. */
+/* A member that stands still because its job is suspended does not count as stopped: a resume or restore makes it run. */
 static void forget_stopped(struct op *op, struct scan_report *report)
 {
 	size_t left = 0;
@@ -322,7 +322,7 @@ static bool fits(uint64_t copies, uint64_t memory, uint64_t disk)
 	return copies <= memory || copies - memory <= disk;
 }
 
-/* What goes by the broker may go to a disk too, where its own call says how much room there is. */
+/* What the broker copies may spill to a disk too; its own call says how much room there is. */
 static int check_copies(struct op *op, uint64_t copies, uint64_t by_driver,
 			struct brumate_error *err)
 {

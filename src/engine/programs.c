@@ -174,7 +174,7 @@ static int save_programs_of(struct saving *s, pid_t pid, struct brumate_error *e
 	snprintf(path, sizeof(path), "/proc/%d/maps", pid);
 	snprintf(s->root, sizeof(s->root), "/proc/%d/root", pid);
 	int r = file_read(AT_FDCWD, path, MAPS_BYTES_MAX, &maps, NULL);
-	if (r < 0) /* it has ended, or whoever may not look at it will say so */
+	if (r < 0) /* it has ended, or a later step reports that it may not be read */
 		return 0;
 	rest = maps;
 	for (char *line; r == 0 && (line = strsep(&rest, "\n"));) {
@@ -261,7 +261,7 @@ static int open_copy(struct op *op, const char *root, const struct manifest_file
 
 		if (r == 0)
 			r = copy_out(&op->restore.image, f, path);
-		/* Whoever sweeps may come before it is open. */
+		/* A sweep may remove it before it is open. */
 		fd = r < 0 ? r : open_same(AT_FDCWD, seen, &f->digest);
 	}
 	return fd;
@@ -304,7 +304,7 @@ int programs_keep(const char *root, const char *name, const struct digest *diges
 
 		if (r == 0)
 			r = write_program(path, copy_fd);
-		/* Whoever sweeps may come before it is open. */
+		/* A sweep may remove it before it is open. */
 		fd = r < 0 ? r : open_same(AT_FDCWD, seen, digest);
 	}
 	return fd;

@@ -104,7 +104,7 @@ static bool may_pass(const struct op *op, int r)
 	return r < 0 && r != -ENODATA && !op->gpus.driver_refused;
 }
 
-/* Says what became of the job, unless it is known from the operation that failed. */
+/* Says in which state the job is, unless it is known from the operation that failed. */
 static void say(struct op *op, const char *what, const char *more)
 {
 	if (strcmp(op->kind, RECOVER_UNDO))
@@ -214,7 +214,7 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	int r = 0;
 
 	if (!target_has_ended(target)) {
-		/* While CRIU builds them the driver has not been asked for anything, and would wait for them in vain. */
+		/* While CRIU builds them the driver has not been asked for anything, and would wait for them for ever. */
 		if (!target->op.criu.pid && op_find_gpus(op, NULL) == 0)
 			step_discard_gpus(op);
 		r = target_kill_members(target, deadline_in_ms(KILL_TIMEOUT_MS));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * Restore: the image proven, while its device memory is on its way; CRIU, then the driver. Until the end nothing of the
- * image is touched, so whatever fails, the checkpoint is as good as before; a tree half restored is taken down again.
+ * image is touched, so after any failure the checkpoint is as good as before; a tree half restored is taken down again.
  */
 #include "engine/engine.h"
 
@@ -111,7 +111,7 @@ static int begin_comparing(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, -r, "thread: %m");
 	}
 	op->restore.comparing = c;
-	return 1; /* what it took is told where it is waited for */
+	return 1; /* its duration is reported by the step that waits for it */
 }
 
 static void stop_comparing(struct op *op)
@@ -340,8 +340,8 @@ static bool is_own_thread(pid_t tid)
 	return tid != getpid() && access(path, F_OK) == 0;
 }
 
-/* Whether it is taken for a moment only: by who has ended and has yet to be reaped, a thread or a helper of this program
- * (a CRIU on its way out), or the keeper, which goes once it holds nothing. */
+/* Whether it is taken for a moment only: by a process that has ended and has yet to be reaped, a thread or a helper of
+ * this program (a CRIU that is ending), or the keeper, which ends once it holds nothing. */
 static bool gives_pid_back(const struct op *op, pid_t pid)
 {
 	const struct vault *v = op->data.vault;
@@ -364,7 +364,7 @@ static bool pid_stays_taken(struct op *op, pid_t pid, uint64_t deadline_ns)
 	return taken;
 }
 
-/* A namespace takes a capability that users who are not root do not have. */
+/* A namespace takes a capability that only root has. */
 static bool may_have_namespace(void)
 {
 	return geteuid() == 0 ||
@@ -484,7 +484,7 @@ static int start_namespace(struct op *op, struct brumate_error *err)
 	if (!op->restore.use_pid_ns && !*op->target->started_as)
 		return 0;
 	if (!op->restore.use_pid_ns) {
-		r = target_save(op->target, err); /* who removes the job is to know of the place */
+		r = target_save(op->target, err); /* for a removal of the job */
 		return r < 0 ? r : job_take_agent_place(op->target, err);
 	}
 	r = start_init(op, err);
@@ -614,12 +614,12 @@ static int try_processes(struct op *op, int work_fd, struct brumate_error *err)
 	/* While a user's CRIU builds it, the kernel does not show its user what the reaper is. */
 	if (r == 0 && !op->target->command.pid)
 		op->target->command = reaper_find_command(op->target->root);
-	/* Before the driver is asked: recover_restore() goes by it. */
+	/* Before the driver is asked: recover_restore() reads it. */
 	return r < 0 ? r : target_save(op->target, err);
 }
 
-/* The first id of the images that somebody keeps, those of threads among them; 0: none. What cannot be read here CRIU
- * tells. */
+/* The first id of the images that another process keeps, also as a thread's; 0: none. Images that cannot be read are
+ * reported by CRIU. */
 static pid_t find_taken(struct op *op)
 {
 	auto_(criu_image_tree_fini) struct criu_image_tree tree = CRIU_IMAGE_TREE_EMPTY;
@@ -633,7 +633,7 @@ static pid_t find_taken(struct op *op)
 	return 0;
 }
 
-/* An id may be taken between the look at it and its use, by who is gone again at the next try. */
+/* An id may be taken between the look at it and its use, by a process that is gone again at the next try. */
 static int try_with_their_ids(struct op *op, int work_fd, struct brumate_error *err)
 {
 	for (int n = 1;; n++) {
@@ -753,7 +753,7 @@ static bool has_ended_since(const struct op *op, pid_t inner_pid)
 	return true;
 }
 
-/* Those who have ended are members less, as if they had done so later. */
+/* Members that have ended are left out, as if they had ended later. */
 static size_t count_ended(struct op *op)
 {
 	const struct manifest *m = &op->restore.image.manifest;
@@ -771,7 +771,7 @@ static size_t count_ended(struct op *op)
 	return n;
 }
 
-/* The root ends with the last of them. Looked for anew where one ends during the look. */
+/* The root ends with the last of them. Looks again where one ends meanwhile. */
 static int find_restored_gpus(struct op *op, struct brumate_error *err)
 {
 	int r = -ESRCH;
@@ -828,7 +828,7 @@ static int load_device_image(struct op *op, struct brumate_error *err)
 	int r = device_image_open(&op->restore.device, &op->restore.image, v, err);
 	if (r == 0 && v->n_pieces)
 		r = move_start_in(&op->data, &source, err);
-	return r < 0 ? r : 1; /* what it took is told where it is waited for */
+	return r < 0 ? r : 1; /* its duration is reported by the step that waits for it */
 }
 
 /* Only the restored processes tell whether they have agents; of those that have none nothing is to be
@@ -944,7 +944,7 @@ int engine_restore(struct op *op, struct brumate_error *err)
 
 	if (r == 0)
 		r = plan_run(steps, n, op, err);
-	/* The name goes away with the image. Of one that failed it stays where the record came of it. */
+	/* The name goes away with the image. After a failure it stays where the record was made for it. */
 	if ((r == 0 || target->op.before == JOB_CREATED) &&
 	    target_name_checkpoint(target, op->restore.image.manifest.id, op->restore.image.path) <
 		    0)
@@ -961,9 +961,9 @@ int engine_restore(struct op *op, struct brumate_error *err)
 		return -EIO;
 	}
 	job_files_settle(op);
-	if (!op->data.n_agents) /* who was to have it has ended */
+	if (!op->data.n_agents) /* the process that was to have it has ended */
 		op_clear_vault(op);
-	programs_sweep(); /* what jobs of before had, and this one, before it was saved */
+	programs_sweep(); /* what earlier jobs had, and this one before it was saved */
 	target->op = (struct job_op){ 0 };
 	target->restored = true;
 	target->exit_code = JOB_EXIT_UNKNOWN;

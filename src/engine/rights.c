@@ -31,7 +31,7 @@ int rights_check(struct op *op, struct brumate_error *err)
 	return r < 0 ? r : credentials_check_tree(&tree, op->target->uid, err);
 }
 
-/* Only root can be somebody else. */
+/* Only root can become another user. */
 static bool has_own_criu(const struct op *op)
 {
 	return op->target->uid != 0 && op->target->uid != geteuid();
@@ -132,7 +132,7 @@ static const char *beyond(const struct criu_image_thread *t, const struct manife
 	return t->securebits && !may_set ? "securebits" : NULL;
 }
 
-/* As beyond(), of all that the process may have been. */
+/* Like beyond(), for every identity the process may have had. */
 static const char *beyond_process(const struct criu_image_thread *t, const struct manifest *m,
 				  pid_t pid)
 {
@@ -488,7 +488,7 @@ static uint64_t images_bytes(const struct manifest *m)
 	return sum;
 }
 
-/* The checkpoint itself stays ours, whatever becomes of us meanwhile. */
+/* The checkpoint itself stays ours, also where this program dies meanwhile. */
 int rights_copy_images(struct op *op, struct brumate_error *err)
 {
 	const struct manifest *m = &op->restore.image.manifest;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * Whose rights an operation needs. The job of a user who is not root is saved and restored by a CRIU that runs as that
+ * Whose rights an operation needs. The job of a user other than root is saved and restored by a CRIU that runs as that
  * user with CAP_CHECKPOINT_RESTORE alone, also where root asks for it: the paths in its images and the memory of its
  * processes are the user's to write, so what they lead to has to be the user's to reach.
  */

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * A suspended job stands still: its members are stopped once nothing of it is on a GPU, or whoever of them watches the
- * others would take these for hung. The record says who was stopped, before it is, so that the next shim makes them run
- * on where this one dies.
+ * A suspended job stands still: its members are stopped once nothing of it is on a GPU; a member that watches the others
+ * would otherwise take these for hung. The record names a member before it is stopped, so that the next shim makes it
+ * run on where this one dies.
  *
  * A child is stopped once its parent stands still, and runs on before it: a parent that waits for a child sees nothing of
  * it. A job that was taken in has a parent outside, which would, and runs on.
@@ -44,7 +44,7 @@ static bool has_agent(const struct op *op, const struct proc_info *p)
 	return false;
 }
 
-/* One that ends, or that somebody else has stopped, is left as it is. */
+/* One that ends, or that another process has stopped, is left as it is. */
 static bool can_stop(const struct op *op, const struct proc_info *p)
 {
 	return !strchr("ZXTt", p->state) && !p->ends &&
@@ -72,7 +72,7 @@ static int note_stopped(struct target *target, const struct job_stopped *one,
 
 /* ---- stopping ---- */
 
-/* Notes those who are to be stopped, as far as they are not; @ret_n: how many run. */
+/* Notes the members that are to be stopped and are not yet; @ret_n: how many run. */
 static int note_running(struct op *op, const struct proc_tree *tree, bool all, size_t *ret_n,
 			struct brumate_error *err)
 {

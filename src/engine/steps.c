@@ -42,7 +42,7 @@ void step_undo_live(struct op *op)
 	live_undo(&op->data);
 }
 
-/* Who begins to use the GPU from now on is held back; who has begun is found by then. */
+/* A process that begins to use the GPU from now on is held back; one that has begun is found by then. */
 static int hold_newcomers(struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -118,7 +118,7 @@ int step_copy_out(struct op *op, struct brumate_error *err)
 		return 1;
 	int r = op->was_suspended ? move_start_saving(&op->data, err)
 				  : move_start_out(&op->data, err);
-	return r < 0 ? r : 1; /* what it took is told where it is waited for */
+	return r < 0 ? r : 1; /* its duration is reported by the step that waits for it */
 }
 
 int step_unmap(struct op *op, struct brumate_error *err)
@@ -342,7 +342,7 @@ static bool is_too_late(const struct op *op)
 	return progress_left_ms(&op->progress, 1) == 0;
 }
 
-/* What was done to the job could not be taken back yet. The state stays, and whoever owns the record has
+/* What was done to the job could not be taken back yet. The state stays, and the owner of the record has
  * engine_recover() try again. */
 static int leave_half_done(struct op *op, int r, const struct brumate_error *why,
 			   struct brumate_error *err)
@@ -421,7 +421,7 @@ static int take_back(struct op *op, enum job_state to, struct brumate_error *err
 	return to == JOB_SUSPENDED ? step_put_away(op, err) : step_bring_back(op, err);
 }
 
-/* The job is as it was. That the time was over is told by an exit code of its own, whatever was waited for when it was. */
+/* The job is as it was. A timeout has an exit code of its own, for anything that was waited for. */
 static void say_it_is_as_before(const struct op *op, enum job_state before,
 				struct brumate_error *err)
 {
@@ -467,7 +467,7 @@ int engine_failed(struct op *op, int r, enum job_state if_alive, struct brumate_
 		if (op->touched) /* before that, nothing fails for another reason that has this one */
 			brumate_wrap(err, r, "job %s has ended", target->id);
 		brumate_error_exit(err, EXIT_NOT_FOUND);
-		return r; /* whoever waits for the job records how it ended */
+		return r; /* the process that waits for the job records how it ended */
 	}
 	if (!whole && !op->gpus.driver_refused)
 		return leave_half_done(op, r, &asked, err);

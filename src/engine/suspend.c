@@ -45,8 +45,7 @@ static int check_suspend(struct op *op, struct brumate_error *err)
 	return r < 0 ? r : preflight(op, SCAN_GPU, err);
 }
 
-/* Where the broker cannot copy, nothing was let go yet: the job gets its memory back, and the driver
- * moves it. */
+/* Where the broker cannot copy, nothing was released yet: the job gets its memory back, and the driver moves it. */
 static int suspend_data_out(struct op *op, struct brumate_error *err)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
@@ -152,8 +151,8 @@ static int copy_in(struct op *op, struct brumate_error *err)
 
 enum { HEAD_START_MS_MAX = 400 };
 
-/* Waits until all device memory is made, as long as the copy will outlast the driver's part anyway: the driver
- * takes turns between processes, so what is made beside its restore is made late, and the copy waits for it. */
+/* Waits until all device memory is made, as long as the copy will outlast the driver's part anyway: the driver takes
+ * turns between processes, so what is made during its restore is made late, and the copy waits for it. */
 static int make(struct op *op, struct brumate_error *err)
 {
 	const struct gpu_tuning *best = &gpu_vendor()->tuning;
