@@ -219,6 +219,7 @@ int verb_manage(const struct invocation *in, struct brumate_error *err);
 int verb_release(const struct invocation *in, struct brumate_error *err);
 int verb_suspend(const struct invocation *in, struct brumate_error *err);
 int verb_resume(const struct invocation *in, struct brumate_error *err);
+int verb_swap(const struct invocation *in, struct brumate_error *err);
 int verb_checkpoint(const struct invocation *in, struct brumate_error *err);
 int verb_restore(const struct invocation *in, struct brumate_error *err);
 int verb_ls(const struct invocation *in, struct brumate_error *err);

@@ -183,6 +183,12 @@ static const struct option_spec restore_options[] = {
 	FORMAT,
 	END,
 };
+static const struct option_spec swap_options[] = {
+	TIMEOUT("put both back after TIME (exit code 124)"),
+	STATS,
+	FORMAT,
+	END,
+};
 static const struct option_spec ls_options[] = {
 	ONE_JOB("only checkpoints of this job, by id or name"),
 	CHOICE(OPT_SORT, "sort", "KEY", "age size disk job",
@@ -307,6 +313,9 @@ static const struct command commands[] = {
 	{ "resume", NULL, "unpause continue cont wake thaw unfreeze", "[JOB...]",
 	  "put suspended jobs back on their GPUs", 0, -1, false, COMPLETES_SUSPENDED, NULL,
 	  resume_options, verb_resume },
+	{ "swap", NULL, "switch exchange replace", "LEAVES COMES",
+	  "suspend one job and resume another, or neither", 2, 2, false, COMPLETES_LIVING, NULL,
+	  swap_options, verb_swap },
 	{ "checkpoint", "dump", "save snapshot backup", "[JOB...]", "save jobs to disk", 0, -1,
 	  false, COMPLETES_LIVING, NULL, checkpoint_options, verb_checkpoint,
 	  .with_container = "brumate-container" },

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * `brumate suspend`, `resume`, `checkpoint` and `restore`: a progress line while they run, a summary
+ * `brumate suspend`, `resume`, `swap`, `checkpoint` and `restore`: a progress line while they run, a summary
  * afterwards, the id alone on stdout. Ctrl-C cancels: the job is then as it was. With --every, checkpoints are
  * made by the job's shim from then on.
  */
@@ -204,6 +204,33 @@ static int resume_one(const struct invocation *in, struct brumate_error *err)
 int verb_resume(const struct invocation *in, struct brumate_error *err)
 {
 	return operate_each(in, "suspended", "suspended", resume_one, err);
+}
+
+/* ---- swap ---- */
+
+int verb_swap(const struct invocation *in, struct brumate_error *err)
+{
+	static const char *const parts[] = { "gone", "come" };
+	auto_json json_t *p = json_object(), *reply = NULL;
+	int r = add_string(p, "leaves", in->operands[0], err);
+
+	if (r == 0)
+		r = add_string(p, "comes", in->operands[1], err);
+	if (r == 0)
+		r = add_request(p, in, REQUEST_SUSPEND, err);
+	if (r == 0)
+		r = client_call_shown("Swap", "swap", p, NULL, &reply, err);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+		json_t *summary = json_object_get(reply, parts[i]);
+
+		if (json_is_object(summary))
+			summary_print(in, summary);
+		else
+			print_note("job %s is as it was to be", in->operands[i]);
+	}
+	return wants_json(in) ? print_json(reply, err) : 0;
 }
 
 /* ---- checkpoint ---- */

@@ -9,6 +9,7 @@
 #include "client/broker.h"
 #include "datapath/vault.h"
 #include "gpu/vendor.h"
+#include "job/request.h"
 #include "job/target.h"
 #include "process/driver-job.h"
 #include "process/process.h"
@@ -119,5 +120,5 @@ int placement_check_room(const struct target *target, struct gpu_set *gpus,
  * long as @op may go on. @turn: of the job; while others wait before it, there is none: -ENOSPC. */
 int placement_make_room(struct op *op, const struct room_turn *turn, struct brumate_error *err);
 
-/** The same, but for up to @wait_ms it is waited for; 0: no neighbour leaves either. */
-int placement_wait_room(struct op *op, uint32_t wait_ms, struct brumate_error *err);
+/** The same, but it is waited for as long as the request says; where that says nothing no neighbour leaves either. */
+int placement_wait_room(struct op *op, struct brumate_error *err);

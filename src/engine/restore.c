@@ -438,7 +438,7 @@ static int check_restore(struct op *op, struct brumate_error *err)
 	if (take_gpus(op) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	if ((r = placement_map(op->target, &op->gpus, &op->progress, err)) < 0 ||
-	    (r = placement_wait_room(op, op->request->wait_ms, err)) < 0)
+	    (r = placement_wait_room(op, err)) < 0)
 		return r;
 	op->data.pairs = op->gpus.pairs;
 	op->data.n_pairs = op->gpus.n_pairs;

@@ -3,6 +3,7 @@
 #include "engine/op.h"
 
 #include <errno.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -11,7 +12,7 @@
 #include "engine/neighbours.h"
 #include "engine/turn.h"
 
-enum { LOOK_FIRST_MS = 20, LOOK_MOST_MS = 500 };
+enum { LOOK_FIRST_MS = 20, LOOK_MOST_MS = 500, LEAVING_LOOK_MS = 20 };
 
 /* While others wait before it, a job has no room, however much is free. */
 static int look(struct op *op, const struct room_turn *turn, struct brumate_error *err)
@@ -38,25 +39,23 @@ static int have_one_leave(const struct room_turn *turn, const struct target *tar
 	return r;
 }
 
-/* Between two looks: one neighbour after the other leaves, as far as they may. Returns 1 if there may be room now. */
-static int go_on(struct op *op, const struct room_turn *turn, struct brumate_error *err)
+static int check_going_on(struct op *op, struct brumate_error *err)
 {
 	int r = progress_check(&op->progress, err);
 
-	if (r < 0)
-		return r;
-	if (op->target->state != JOB_RESTORING && target_has_ended(op->target))
+	if (r == 0 && op->target->state != JOB_RESTORING && target_has_ended(op->target))
 		return brumate_fail(err, ESRCH, "job %s has ended", op->target->id);
-	return have_one_leave(turn, op->target) == 1;
+	return r;
 }
 
 int placement_make_room(struct op *op, const struct room_turn *turn, struct brumate_error *err)
 {
 	for (;;) {
 		struct brumate_error why = BRUMATE_ERROR_NONE;
-		int r = look(op, turn, &why);
-		int left = r == -ENOSPC ? go_on(op, turn, err) : 0;
+		int r = look(op, turn, &why), left = 0;
 
+		if (r == -ENOSPC && (left = check_going_on(op, err)) == 0)
+			left = have_one_leave(turn, op->target) == 1;
 		if (left == 1)
 			continue;
 		if (left == 0 && r < 0 && err)
@@ -65,34 +64,67 @@ int placement_make_room(struct op *op, const struct room_turn *turn, struct brum
 	}
 }
 
-/* No event tells when another program frees device memory, so it is polled, with growing pauses. */
-static int wait_in_turn(struct op *op, const struct room_turn *turn, uint32_t wait_ms,
-			struct brumate_error *err)
+/* Whether the job that leaves for this one has nothing left to give. */
+static bool has_left(const char *id)
 {
-	const uint64_t until_ns = deadline_in_ms(wait_ms);
-	uint32_t pause_ms = LOOK_FIRST_MS;
-	int r, left_ms;
+	auto_(job_fini) struct job j = JOB_EMPTY;
 
-	while ((r = placement_make_room(op, turn, err)) == -ENOSPC &&
-	       (left_ms = deadline_left_ms(until_ns))) {
-		const long ms = left_ms < (int)pause_ms ? left_ms : (long)pause_ms;
+	return job_load(&j, id, NULL) < 0 ||
+	       (j.state != JOB_RUNNING && !job_state_is_passing(j.state)) || job_has_ended(&j);
+}
+
+static int fail_no_room(const struct request *request, struct brumate_error *err)
+{
+	if (*request->room_of)
+		return brumate_wrap(err, -ENOSPC, "with job %s off the GPU", request->room_of);
+	return request->wait_ms
+		       ? brumate_wrap(err, -ENOSPC, "after %g s", request->wait_ms / 1000.0)
+		       : -ENOSPC;
+}
+
+/* No event says when another program frees device memory, so it is polled, with growing pauses. */
+static int wait_in_turn(struct op *op, const struct room_turn *turn, struct brumate_error *err)
+{
+	const struct request *request = op->request;
+	const bool by_job = *request->room_of, others_leave = !by_job && request->wait_ms;
+	const uint64_t until_ns = deadline_in_ms(request->wait_ms);
+	uint32_t pause_ms = LOOK_FIRST_MS;
+
+	for (;;) {
+		/* Nothing is to be waited for after a look that began when the other job had left. */
+		const bool is_last = by_job ? has_left(request->room_of)
+					    : !request->wait_ms || !deadline_left_ms(until_ns);
+		struct brumate_error why = BRUMATE_ERROR_NONE;
+		int r = others_leave ? placement_make_room(op, turn, &why) : look(op, turn, &why);
+
+		if ((r != -ENOSPC || is_last) && r < 0 && err)
+			*err = why;
+		if (r != -ENOSPC || is_last)
+			return r == -ENOSPC ? fail_no_room(request, err) : r;
+		if (by_job && (r = check_going_on(op, err)) < 0)
+			return r;
+		const long left_ms = by_job ? LEAVING_LOOK_MS : deadline_left_ms(until_ns);
+		const long ms = left_ms < (long)pause_ms ? left_ms : (long)pause_ms;
 
 		nanosleep(&(struct timespec){ .tv_nsec = ms * (long)NS_PER_MS }, NULL);
 		pause_ms = 2 * pause_ms < LOOK_MOST_MS ? 2 * pause_ms : LOOK_MOST_MS;
 	}
-	return r == -ENOSPC ? brumate_wrap(err, r, "after %g s", wait_ms / 1000.0) : r;
 }
 
-int placement_wait_room(struct op *op, uint32_t wait_ms, struct brumate_error *err)
+int placement_wait_room(struct op *op, struct brumate_error *err)
 {
 	const struct job *job = job_of_target(op->target);
 	struct room_turn turn = TURN_NONE;
+	int r = 0;
 
-	if (!wait_ms)
-		return look(op, &turn, err);
-	if (job && turn_take(&turn, job, clock_now_ns()) < 0)
-		log_warn("job %s waits for room without a turn", op->target->id);
-	int r = wait_in_turn(op, &turn, wait_ms, err);
+	if (job && *op->request->room_of)
+		r = turn_take_first(&turn, job);
+	else if (job && op->request->wait_ms)
+		r = turn_take(&turn, job, clock_now_ns());
+	if (r < 0)
+		log_warn("job %s waits for room without a turn: reason=\"%s\"", op->target->id,
+			 strerror(-r));
+	r = wait_in_turn(op, &turn, err);
 	turn_end(&turn);
 	return r;
 }

@@ -135,7 +135,7 @@ static int check_resume(struct op *op, struct brumate_error *err)
 		return r;
 	op->data.pairs = op->gpus.pairs;
 	op->data.n_pairs = op->gpus.n_pairs;
-	return placement_wait_room(op, op->request->wait_ms, err);
+	return placement_wait_room(op, err);
 }
 
 /* Starts filling fresh device memory from the host copy, unless the vault has device memory. */

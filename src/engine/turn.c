@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,7 +86,7 @@ static int make_file(const char *dir, const char *path, const struct job *job)
 	return r < 0 ? r : take_fd(&fd);
 }
 
-int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns)
+static int take_turn(struct room_turn *turn, const struct job *job, int priority, uint64_t since_ns)
 {
 	auto_free char *dir = turns_dir();
 	auto_free char *path = NULL;
@@ -93,8 +94,7 @@ int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns)
 	if (turn->path)
 		return 0;
 	if (dir)
-		path = path_format("%s/%d_%" PRIu64 "_%s", dir, job->attributes.priority, since_ns,
-				   job->id);
+		path = path_format("%s/%d_%" PRIu64 "_%s", dir, priority, since_ns, job->id);
 	if (!path)
 		return -ENOMEM;
 	if (mkdir(dir, 0700) < 0 && errno != EEXIST)
@@ -104,6 +104,17 @@ int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns)
 		return fd;
 	*turn = (struct room_turn){ take_ptr(&path), fd };
 	return 0;
+}
+
+int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns)
+{
+	return take_turn(turn, job, job->attributes.priority, since_ns);
+}
+
+/* Beyond what priorities and time come to. */
+int turn_take_first(struct room_turn *turn, const struct job *job)
+{
+	return take_turn(turn, job, INT_MAX, clock_now_ns());
 }
 
 /* One that nobody holds is removed: its holder has died. One that has no name any more was ended, and may have been taken again. */

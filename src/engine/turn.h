@@ -19,6 +19,8 @@ struct room_turn {
 /** Takes a turn for @job on the GPUs of its record, unless one is held. @since_ns: when it began to wait, by clock_now_ns().
  * 0 or -errno. */
 int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns);
+/** The same before all jobs that take theirs by priority: room is being made for this one alone. */
+int turn_take_first(struct room_turn *turn, const struct job *job);
 /** Whether nobody who wants one of these GPUs is before us. */
 bool turn_is_first(const struct room_turn *turn);
 /** Accepts TURN_NONE. */

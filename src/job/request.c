@@ -41,6 +41,7 @@ static const struct request_option request_options[] = {
 	{ "with_files", "with-files", REQUEST_FLAG, CHECKPOINT | SCHEDULE, AT(with_files), -1 },
 	{ "rehearse", "rehearse", REQUEST_FLAG, CHECKPOINT | SCHEDULE, AT(rehearse), -1 },
 	{ "keep_files", "keep-files", REQUEST_FLAG, RESTORE, AT(keep_files), -1 },
+	{ "room_of", NULL, REQUEST_OURS, RESUME, AT(room_of), -1 },
 	{ "id", NULL, REQUEST_PLACE, CHECKPOINT, AT(id), -1 },
 	{ "dir", NULL, REQUEST_PLACE, CHECKPOINT | SCHEDULE, AT(dir), -1 },
 	{ "compress", "compress", REQUEST_WORD, CHECKPOINT | SCHEDULE, AT(compress),
@@ -117,10 +118,15 @@ static int check_option(const struct request_option *o, json_t *parameters,
 	}
 }
 
+static bool is_of_service(const struct request_option *o)
+{
+	return o->type == REQUEST_PLACE || o->type == REQUEST_OURS;
+}
+
 int request_check(json_t *parameters, unsigned where, struct brumate_error *err)
 {
 	REQUEST_FOR_EACH (o, where) {
-		int r = o->type == REQUEST_PLACE ? 0 : check_option(o, parameters, err);
+		int r = is_of_service(o) ? 0 : check_option(o, parameters, err);
 
 		if (r < 0)
 			return r;
@@ -135,7 +141,7 @@ json_t *request_pick(json_t *parameters, unsigned where)
 	REQUEST_FOR_EACH (o, where) {
 		json_t *value = json_object_get(parameters, o->name);
 
-		if (!value || json_is_null(value) || o->type == REQUEST_PLACE)
+		if (!value || json_is_null(value) || is_of_service(o))
 			continue;
 		if (json_object_set(picked, o->name, value) < 0)
 			return NULL;

@@ -31,7 +31,7 @@ enum request_for {
 	REQUEST_REHEARSE = 1u << 6,
 };
 
-enum { REQUEST_COMPRESS_BYTES = 8, REQUEST_KEY_FILE_BYTES = 1024 };
+enum { REQUEST_JOB_BYTES = 16, REQUEST_COMPRESS_BYTES = 8, REQUEST_KEY_FILE_BYTES = 1024 };
 
 /** Zeros are a request without options. One without a GPU map and a key may be copied as it is. */
 struct request {
@@ -53,6 +53,8 @@ struct request {
 	bool allow_unauthenticated; /* take a checkpoint that does not say from whom it is */
 	struct dev_gpu_pair *pairs; /* GPUs to change for others; owned */
 	size_t n_pairs;
+	/* The id of the job that is leaving for it: it is waited for as long as that takes, before all others; empty: none. */
+	char room_of[REQUEST_JOB_BYTES];
 	bool unnamed; /* nobody asked for just this @id: where it is taken, the next one will do */
 	char id[MANIFEST_ID_BYTES]; /* of the checkpoint to be made */
 	char dir[PATH_MAX];	    /* the store it goes to, absolute */
@@ -74,6 +76,7 @@ enum request_type {
 	REQUEST_KEY,	 /* 64 hexadecimal digits */
 	REQUEST_PATH,	 /* absolute */
 	REQUEST_PLACE,	 /* text that the service chooses and the shim needs: no caller gives it */
+	REQUEST_OURS,	 /* the same, which the shim does not need */
 };
 
 struct request_option {

@@ -38,6 +38,7 @@ int service_call(const char *method, const struct service_call *call, json_t *pa
 
 		if (strcmp(methods[i].name, method))
 			continue;
+		groups_put_right(call);
 		int r = methods[i].run(call, given, &reply, err);
 		audit_write(method, &(struct audit_caller){ call->uid, call->pid, call->fd }, given,
 			    r < 0 ? NULL : reply, r);

@@ -47,6 +47,7 @@ typedef int (*service_method_fn)(const struct service_call *call, json_t *parame
 	X(Release, service_release)                      \
 	X(Suspend, service_suspend)                      \
 	X(Resume, service_resume)                        \
+	X(Swap, service_swap)                            \
 	X(Checkpoint, service_checkpoint)                \
 	X(Restore, service_restore)                      \
 	X(Kill, service_kill)                            \
@@ -75,6 +76,10 @@ typedef int (*service_method_fn)(const struct service_call *call, json_t *parame
 	       struct brumate_error *err);
 SERVICE_METHODS(X)
 #undef X
+
+/** Does what the records of groups of jobs say whose leader has died, as each call does first. What fails is logged, and tried again by the
+ * next one. */
+void groups_put_right(const struct service_call *call);
 
 /** What the parameter "container" of Suspend and Resume names. */
 struct service_found {

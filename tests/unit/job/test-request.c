@@ -34,7 +34,7 @@ static void test_table(void)
 			CHECK(o->room == sizeof(bool));
 		if (o->type == REQUEST_TIME)
 			CHECK(o->room == sizeof(uint32_t));
-		CHECK((o->type == REQUEST_PLACE) == !o->word);
+		CHECK((o->type == REQUEST_PLACE || o->type == REQUEST_OURS) == !o->word);
 	}
 }
 
@@ -46,7 +46,7 @@ static void test_options_of_each(void)
 		const char *names;
 	} want[] = {
 		{ REQUEST_SUSPEND, "timeout_ms wait_ms force cpu_runs park live " },
-		{ REQUEST_RESUME, "timeout_ms wait_ms gpu_map keep_copy " },
+		{ REQUEST_RESUME, "timeout_ms wait_ms gpu_map keep_copy room_of " },
 		{ REQUEST_CHECKPOINT,
 		  "timeout_ms wait_ms tcp_close force leave_running keep_copy live "
 		  "tcp_skip_in_flight drop_external with_files rehearse id dir compress key " },
@@ -115,6 +115,9 @@ static void test_pick(void)
 	auto_json json_t *want = parse("{\"timeout_ms\": 7, \"live\": true, \"keep_copy\": false}");
 
 	CHECK(json_equal(picked, want));
+	auto_json json_t *resume = parse("{\"room_of\": \"0123abcd\"}");
+	auto_json json_t *nothing = request_pick(resume, REQUEST_RESUME);
+	CHECK(json_object_size(nothing) == 0);
 }
 
 /* ---- reading ---- */

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""`brumate swap`: one job leaves its GPU while another comes back to it, or neither; whoever is killed meanwhile."""
+
+import json
+import os
+import signal
+
+from cases import as_user, case, expect, main, wait_until
+from servers import Connection, Server
+
+GPU_MIB = 256
+POINTS = [
+    "group.forward0.begin",
+    "group.step.end",
+    "group.forward0.end",
+    "group.commit.begin",
+]
+
+
+def start(bed, mib=160, first_mib=160):
+    """Two that do not fit at once; the first is there."""
+    bed.own["BRUMATE_SIM_VRAM_MIB"] = str(GPU_MIB)
+    second = Server(bed, "second", mib=mib)
+    second.ask()
+    second.suspend()
+    first = Server(bed, "first", mib=first_mib)
+    first.ask()
+    return first, second
+
+
+def groups(bed):
+    path = os.path.join(bed.own["BRUMATE_STATE_DIR"], "groups")
+    return os.listdir(path) if os.path.isdir(path) else []
+
+
+def expect_states(first, second, states):
+    expect((first.state(), second.state()) == states, f"{first.state()}, {second.state()}, expected {states}")
+
+
+def swap(bed, leaves, comes):
+    result = bed.cli("swap", leaves.job, comes.job)
+    expect(result.code == 0, result.why())
+
+
+def both_answer(*servers):
+    for s in servers:
+        s.ask()
+        s.wait_state("running")
+
+
+@case
+def there_and_back(bed):
+    first, second = start(bed)
+    for out, come in ((first, second), (second, first), (first, second)):
+        swap(bed, out, come)
+        expect_states(out, come, ("suspended", "running"))
+        come.ask()
+    expect(not groups(bed), "a record is left")
+    again = bed.cli("swap", first.name, second.name, "--format", "json")
+    answer = json.loads(again.out)
+    expect(answer["gone"] is None and answer["come"] is None, answer)
+    both_answer(first, second)
+
+
+@case
+@as_user
+def of_a_user(bed):
+    first, second = start(bed)
+    swap(bed, first, second)
+    expect_states(first, second, ("suspended", "running"))
+    both_answer(first, second)
+
+
+@case
+def what_cannot_be_swapped(bed):
+    first, second = start(bed)
+    bed.refused(2, "itself", "swap", first.job, first.name)
+    bed.refused(3, "no job", "swap", first.job, "nobody")
+    third = bed.run([bed.program("counter"), "--mib", 8, "--chunk-mib", 8], name="third")
+    bed.cli("kill", third)
+    wait_until(lambda: bed.state(third) == "exited", "it to end")
+    bed.refused(3, "exited", "swap", first.job, third)
+    expect_states(first, second, ("running", "suspended"))
+    expect(not groups(bed), "a record is left")
+
+
+@case
+def who_cannot_come_has_the_other_back(bed):
+    """Another program has taken the memory."""
+    first, second = start(bed, first_mib=48)
+    third = Server(bed, "third", mib=112)
+    third.ask()
+    expect(first.state() == "running", "the third did not fit beside it")
+    bed.refused(10, "free", "swap", first.job, second.job)
+    expect_states(first, second, ("running", "suspended"))
+    expect(third.state() == "running", "one that is not of the swap had to leave")
+    expect(not groups(bed), "a record is left")
+    both_answer(first, second, third)
+
+
+@case
+def steps_that_fail(bed):
+    """Of each of both."""
+    first, second = start(bed)
+    for point in ("suspend.park.begin", "suspend.data-out.end", "resume.gpu-restore.begin", "resume.data-in.end"):
+        bed.fault(point, "error:5")
+        result = bed.cli("swap", first.job, second.job)
+        expect(bed.has_fired() and result.code, f"{point}: {result.code} {result.err}")
+        expect_states(first, second, ("running", "suspended"))
+        expect(not groups(bed), f"{point}: a record is left")
+        first.ask()
+    swap(bed, first, second)
+    both_answer(second, first)
+
+
+@case
+def its_command_is_killed(bed):
+    """At each step: what the record says is done by the next command."""
+    first, second = start(bed)
+    for point in POINTS:
+        bed.fault(point, "kill")
+        result = bed.cli("swap", first.job, second.job)
+        expect(result.code and bed.has_fired(), f"{point}: {result.code}")
+        expect(groups(bed), f"{point}: no record is left")
+        bed.cli("ps")
+        expect_states(first, second, ("running", "suspended"))
+        expect(not groups(bed), f"{point}: the record stays")
+        first.ask()
+    swap(bed, first, second)
+    both_answer(second, first)
+
+
+@case
+def its_command_is_killed_on_the_way_back(bed):
+    first, second = start(bed)
+    for point in ("group.back0.begin", "group.step.end", "group.back0.end"):
+        bed.fault("resume.data-in.begin", "error:5", f"{point} kill")
+        result = bed.cli("swap", first.job, second.job)
+        expect(result.code and bed.has_fired(), f"{point}: {result.code}")
+        bed.cli("ps")
+        expect_states(first, second, ("running", "suspended"))
+        expect(not groups(bed), f"{point}: the record stays")
+        first.ask()
+    both_answer(second, first)
+
+
+@case
+def shims_that_are_killed(bed):
+    first, second = start(bed)
+    for point in ("suspend.settle.begin", "resume.copy.end"):
+        bed.fault(point, "kill:shim")
+        swap(bed, first, second)
+        expect(bed.has_fired(), point)
+        bed.cli("ps")
+        states = first.state(), second.state()
+        expect(states in (("running", "suspended"), ("suspended", "running")), f"{point}: {states}")
+        expect(not groups(bed), f"{point}: the record stays")
+        both_answer(first, second)
+        swap(bed, second, first)
+
+
+@case
+def interrupted(bed):
+    first, second = start(bed)
+    with bed.held_at("resume.copy.begin", "swap", first.job, second.job) as background:
+        background.signal(signal.SIGINT)
+    code, _, err = background.end()
+    expect(code not in (0, None), err)
+    expect_states(first, second, ("running", "suspended"))
+    both_answer(first, second)
+
+
+@case
+def asked_meanwhile(bed):
+    """A request to the one that leaves does not take the room away from the one that comes."""
+    first, second = start(bed)
+    c = Connection(first.port)
+    with bed.held_at("resume.copy.begin", "swap", first.job, second.job) as background:
+        c.send()
+    code, _, err = background.end()
+    expect(code == 0, err)
+    second.ask()
+    first.steps = first.note(c.answer())
+    c.close()
+    both_answer(first, second)
+
+
+if __name__ == "__main__":
+    main()
