@@ -174,7 +174,7 @@ static void *tick(void *arg)
 	struct progress *p = arg;
 
 	pthread_mutex_lock(&p->lock);
-	while (p->is_ticking) {
+	while (p->ticking == TICKER_TICKS) {
 		struct timespec until = deadline_timespec(deadline_in_ms(TICK_MS));
 
 		if (pthread_cond_timedwait(&p->stop, &p->lock, &until) != ETIMEDOUT)
@@ -197,19 +197,21 @@ static void *tick(void *arg)
 void progress_start(struct progress *p, size_t n_steps)
 {
 	p->n_steps = n_steps;
-	p->is_ticking = true;
-	p->has_ticker = thread_start(&p->ticker, tick, p) == 0;
+	p->ticking = TICKER_TICKS;
+	if (thread_start(&p->ticker, tick, p) < 0)
+		p->ticking = TICKER_NONE;
 }
 
 void progress_stop(struct progress *p)
 {
+	if (p->ticking == TICKER_NONE)
+		return;
 	pthread_mutex_lock(&p->lock);
-	p->is_ticking = false;
+	p->ticking = TICKER_ENDS;
 	pthread_cond_signal(&p->stop);
 	pthread_mutex_unlock(&p->lock);
-	if (p->has_ticker)
-		pthread_join(p->ticker, NULL);
-	p->has_ticker = false;
+	pthread_join(p->ticker, NULL);
+	p->ticking = TICKER_NONE;
 }
 
 /* The caller holds the lock. */

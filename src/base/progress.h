@@ -69,7 +69,8 @@ struct progress {
 	void *measure_arg;
 	pthread_t ticker;
 	pthread_cond_t stop;
-	bool is_ticking, has_ticker, has_failed;
+	enum { TICKER_NONE, TICKER_TICKS, TICKER_ENDS } ticking;
+	bool has_failed;
 };
 
 /** Starts the clock of an operation with the limit @timeout_ms (0: none). */

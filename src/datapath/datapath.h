@@ -92,6 +92,20 @@ struct datapath_sums {
 	struct transfer_spared spared; /* not copied */
 };
 
+/** What becomes of host copies when the program runs again. */
+struct datapath_keep {
+	bool copy;  /* this one turns into the baseline */
+	bool spare; /* the same, while the memory that it takes is not needed elsewhere */
+	bool drop;  /* the previous baseline is dropped */
+	bool live;  /* the baseline was made by a live copy, for this operation alone */
+};
+
+/** What agents have mapped on the way in. */
+struct datapath_maps {
+	bool early;	     /* the pieces of the vault already */
+	bool aliases_hidden; /* no memory of another member */
+};
+
 struct move;
 
 struct datapath {
@@ -102,10 +116,8 @@ struct datapath {
 	struct vault *vault;	     /* NULL: the data path does nothing */
 	struct progress *progress;
 	uint32_t lock_timeout_ms; /* for closing a gate, if the progress has no deadline */
-	bool force;	    /* proceed although some memory cannot be taken apart by the library */
-	bool keep_copy;	    /* turn the host copy into the baseline when the program runs again */
-	bool spare_copy;    /* the same, while the memory that it takes is not needed elsewhere */
-	bool drop_baseline; /* drop the previous baseline then */
+	bool force; /* proceed although some memory cannot be taken apart by the library */
+	struct datapath_keep keep;
 	enum datapath_copy {
 		DATAPATH_COPY_FIRST, /* the program resumes after its memory was copied out */
 		DATAPATH_COPY_BEHIND, /* the program resumes first; the parked memory, the snapshot, is copied out behind it */
@@ -126,10 +138,8 @@ struct datapath {
 	int drain_fd;
 	struct move *move; /* the transfer under way; NULL: none */
 	struct host_copy
-		saved;	    /* a host copy that the sink still reads, after the vault released it */
-	bool live_baseline; /* the baseline was made by a live copy, for this operation alone */
-	bool mapped_early;  /* the pieces that agents have mapped are those of the vault */
-	bool aliases_hidden; /* no member has memory of another member mapped */
+		saved; /* a host copy that the sink still reads, after the vault released it */
+	struct datapath_maps maps;
 	struct datapath_sums sums;
 	struct agent_room
 		held[AGENT_SNAPSHOT_GPUS_MAX]; /* the snapshot, as agents are informed of it */

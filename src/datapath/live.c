@@ -81,7 +81,7 @@ static int copy_fresh(struct live *l, struct transfer_client *s,
 	int r = transfer_client_out(s, request, l->fds, &copy, ret_spared, err);
 	if (r < 0)
 		return r;
-	l->d->live_baseline = true;
+	l->d->keep.live = true;
 	v->baseline = (struct vault_baseline){ take_ptr(&l->pieces), l->n, copy, false };
 	return 0;
 }
@@ -228,6 +228,6 @@ int live_count_zeros(struct datapath *d, uint64_t *ret_bytes, struct digest_tabl
 
 void live_undo(struct datapath *d)
 {
-	if (d->live_baseline && d->vault)
+	if (d->keep.live && d->vault)
 		vault_drop_baseline(d->vault);
 }

@@ -24,25 +24,58 @@ enum way { WAY_OUT, WAY_UPDATE, WAY_SINK, WAY_IN, WAY_LOAD };
 /* VOID: an attempt failed, and what was reported of device memory on its way in is invalid. */
 enum stage { STAGE_BEGUN, STAGE_MADE, STAGE_VOID, STAGE_ENDED, STAGE_ENDED_VOID };
 
+/* How the digests of a checkpoint are compared on the way in. */
+struct comparison {
+	bool verify;	 /* each on the CPU */
+	bool unverified; /* the loaded bytes are, if the GPU does not compare them */
+	bool compared;	 /* by the GPU */
+};
+
+/* What the sink has of a copy that is being made. */
+struct saving {
+	uint64_t bytes; /* from the beginning */
+	int r;		/* the result of that, with @err */
+	struct brumate_error err;
+};
+
+/* Under the lock, for a map while the memory is on its way in. */
+struct early {
+	int *fds; /* of all pieces; owned */
+	size_t n_filled;
+	enum { EARLY_FREE, EARLY_USED, EARLY_NO_MORE } use;
+};
+
+/* Under the lock, for a start on the way out before all is parked. */
+struct given {
+	bool ahead; /* the fds arrive during the transfer */
+	size_t n;   /* of the first pieces */
+	bool not_parked; /* the vault does not have the pieces yet, so the sink cannot tell their owners */
+};
+
+/* Under the lock, for a snapshot on the way out. */
+struct snapshot {
+	size_t n_copied; /* of the first pieces */
+	bool released;	 /* some were, so the copy cannot start again */
+	enum {
+		COPY_LATER,
+		COPY_NOW,
+		COPY_DRAINS
+	} pace; /* NOW: a caller waits for it. DRAINS: the program runs */
+};
+
 struct move {
 	struct datapath *d;
 	enum way way;
 	struct datapath_source source; /* for WAY_LOAD */
-	bool verify;		       /* compare every digest on the CPU */
-	bool unverified;	       /* the loaded bytes, if the GPU does not compare them */
-	bool compared;		       /* by the GPU */
 	bool forced;		       /* not cancellable */
-	uint64_t saved_bytes; /* out: bytes of the copy that were handed to the sink already */
-	int save_r;	      /* the result of that */
-	struct brumate_error save_err;
+	struct comparison digests;
+	struct saving saved;
 	struct transfer_spared spared;
 	pthread_t thread;
-	bool started;
 	struct device_piece *pieces;
 	size_t n;
 	uint64_t total_bytes;
 	int *fds;	       /* of device memory: borrowed on the way out, owned on the way in */
-	bool ahead;	       /* fds arrive during the transfer, under the lock */
 	struct host_copy copy; /* made here */
 	struct host_copy given_up;    /* out: a baseline that has grown too large */
 	const struct host_copy *from; /* in: the copy to read, the vault's or @copy */
@@ -52,26 +85,12 @@ struct move {
 	int r;
 	struct brumate_error err;
 
-	/* under the lock: for the early map */
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	int *early; /* fds of all pieces; owned */
-	size_t n_filled;
-	enum stage stage;
-	enum { EARLY_FREE, EARLY_USED, EARLY_NO_MORE } use;
-
-	/* under the lock: for an early start on the way out */
-	size_t n_given; /* of the first pieces */
-	bool not_parked; /* the vault does not have the pieces yet, so the sink cannot tell their owners */
-
-	/* under the lock: for a snapshot on the way out */
-	size_t n_copied; /* of the first pieces */
-	bool let_go;	 /* some were released, so the copy cannot start again */
-	enum {
-		COPY_LATER,
-		COPY_NOW,
-		COPY_DRAINS
-	} pace; /* NOW: a caller waits for it. DRAINS: the program runs */
+	enum stage stage; /* under the lock */
+	struct early early;
+	struct given given;
+	struct snapshot snapshot;
 };
 
 static bool is_out(const struct move *t)
@@ -81,10 +100,10 @@ static bool is_out(const struct move *t)
 
 static void drop_early(struct move *t)
 {
-	for (size_t i = 0; t->early && i < t->n; i++)
-		cleanup_close(&t->early[i]);
-	free(take_ptr(&t->early));
-	t->n_filled = 0;
+	for (size_t i = 0; t->early.fds && i < t->n; i++)
+		cleanup_close(&t->early.fds[i]);
+	free(take_ptr(&t->early.fds));
+	t->early.n_filled = 0;
 }
 
 static void move_free(struct move *t)
@@ -134,14 +153,14 @@ bool move_measure(struct datapath *d)
 /* The caller holds the lock. */
 static void take_early(struct move *t, const int *fds)
 {
-	t->early = calloc(t->n, sizeof(int));
-	for (size_t i = 0; t->early && i < t->n; i++)
-		t->early[i] = -1;
-	for (size_t i = 0; t->early && i < t->n; i++)
-		if ((t->early[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0)) < 0)
+	t->early.fds = calloc(t->n, sizeof(int));
+	for (size_t i = 0; t->early.fds && i < t->n; i++)
+		t->early.fds[i] = -1;
+	for (size_t i = 0; t->early.fds && i < t->n; i++)
+		if ((t->early.fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0)) < 0)
 			drop_early(t); /* then the pieces are mapped at the end */
-	if (!t->early)
-		t->use = t->use == EARLY_FREE ? EARLY_NO_MORE : t->use;
+	if (!t->early.fds)
+		t->early.use = t->early.use == EARLY_FREE ? EARLY_NO_MORE : t->early.use;
 }
 
 static void note_filled(void *arg, const int *fds, size_t n_filled)
@@ -151,9 +170,9 @@ static void note_filled(void *arg, const int *fds, size_t n_filled)
 	pthread_mutex_lock(&t->lock);
 	if (t->stage == STAGE_BEGUN)
 		t->stage = STAGE_MADE;
-	if (!t->early && t->use != EARLY_NO_MORE)
+	if (!t->early.fds && t->early.use != EARLY_NO_MORE)
 		take_early(t, fds);
-	t->n_filled = t->early ? n_filled : 0;
+	t->early.n_filled = t->early.fds ? n_filled : 0;
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
 }
@@ -164,9 +183,9 @@ static void void_early(struct move *t)
 	pthread_mutex_lock(&t->lock);
 	t->stage = STAGE_VOID;
 	pthread_cond_broadcast(&t->changed);
-	while (t->use == EARLY_USED)
+	while (t->early.use == EARLY_USED)
 		pthread_cond_wait(&t->changed, &t->lock);
-	t->use = EARLY_NO_MORE;
+	t->early.use = EARLY_NO_MORE;
 	drop_early(t);
 	pthread_mutex_unlock(&t->lock);
 }
@@ -178,9 +197,9 @@ bool move_begin_early(struct datapath *d)
 	if (!t || is_out(t))
 		return false;
 	pthread_mutex_lock(&t->lock);
-	bool may = t->use == EARLY_FREE;
+	bool may = t->early.use == EARLY_FREE;
 	if (may)
-		t->use = EARLY_USED;
+		t->early.use = EARLY_USED;
 	pthread_mutex_unlock(&t->lock);
 	return may && move_measure(d);
 }
@@ -190,10 +209,10 @@ size_t move_wait_filled(struct datapath *d, size_t n, const int **ret_fds)
 	struct move *t = d->move;
 
 	pthread_mutex_lock(&t->lock);
-	while (t->stage < STAGE_VOID && t->n_filled <= n)
+	while (t->stage < STAGE_VOID && t->early.n_filled <= n)
 		pthread_cond_wait(&t->changed, &t->lock);
-	size_t filled = t->stage < STAGE_VOID ? t->n_filled : 0;
-	*ret_fds = t->early;
+	size_t filled = t->stage < STAGE_VOID ? t->early.n_filled : 0;
+	*ret_fds = t->early.fds;
 	pthread_mutex_unlock(&t->lock);
 	return filled;
 }
@@ -211,7 +230,7 @@ void move_end_early(struct datapath *d)
 	struct move *t = d->move;
 
 	pthread_mutex_lock(&t->lock);
-	t->use = EARLY_NO_MORE;
+	t->early.use = EARLY_NO_MORE;
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
 }
@@ -238,9 +257,9 @@ static size_t wait_given(void *arg, size_t n)
 	int r = 0;
 
 	pthread_mutex_lock(&t->lock);
-	while (r == 0 && !t->stop && t->n_given <= n)
+	while (r == 0 && !t->stop && t->given.n <= n)
 		r = pthread_cond_timedwait(&t->changed, &t->lock, &until);
-	size_t given = t->n_given;
+	size_t given = t->given.n;
 	pthread_mutex_unlock(&t->lock);
 	return given;
 }
@@ -249,13 +268,13 @@ void move_give(struct datapath *d, const size_t *at, const int *fds, size_t n)
 {
 	struct move *t = d->move;
 
-	if (!t || !t->ahead)
+	if (!t || !t->given.ahead)
 		return;
 	pthread_mutex_lock(&t->lock);
 	for (size_t i = 0; i < n; i++)
 		t->fds[at[i]] = fds[i];
-	while (t->n_given < t->n && t->fds[t->n_given] >= 0)
-		t->n_given++;
+	while (t->given.n < t->n && t->fds[t->given.n] >= 0)
+		t->given.n++;
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
 }
@@ -263,7 +282,7 @@ void move_give(struct datapath *d, const size_t *at, const int *fds, size_t n)
 static void note_parked(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
-	t->not_parked = false;
+	t->given.not_parked = false;
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
 }
@@ -271,9 +290,9 @@ static void note_parked(struct move *t)
 static int wait_parked(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
-	while (t->not_parked && !t->stop)
+	while (t->given.not_parked && !t->stop)
 		pthread_cond_wait(&t->changed, &t->lock);
-	bool parked = !t->not_parked;
+	bool parked = !t->given.not_parked;
 	pthread_mutex_unlock(&t->lock);
 	return parked ? 0 : brumate_fail(&t->err, ECANCELED, "copy: cancelled");
 }
@@ -284,9 +303,9 @@ static void want_now(struct move *t, bool drains)
 {
 	pthread_mutex_lock(&t->lock);
 	if (drains)
-		t->pace = COPY_DRAINS;
-	else if (t->pace == COPY_LATER)
-		t->pace = COPY_NOW;
+		t->snapshot.pace = COPY_DRAINS;
+	else if (t->snapshot.pace == COPY_LATER)
+		t->snapshot.pace = COPY_NOW;
 	pthread_cond_broadcast(&t->changed);
 	pthread_mutex_unlock(&t->lock);
 }
@@ -295,7 +314,7 @@ static void want_now(struct move *t, bool drains)
 static void wait_wanted(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
-	while (t->pace == COPY_LATER)
+	while (t->snapshot.pace == COPY_LATER)
 		pthread_cond_wait(&t->changed, &t->lock);
 	pthread_mutex_unlock(&t->lock);
 }
@@ -308,7 +327,7 @@ static void note_copied(struct move *t, uint64_t end_bytes)
 	for (size_t i = 0; i < t->n; i++) {
 		if (offset + t->pieces[i].len_bytes > end_bytes)
 			break;
-		t->n_copied = i + 1 > t->n_copied ? i + 1 : t->n_copied;
+		t->snapshot.n_copied = i + 1 > t->snapshot.n_copied ? i + 1 : t->snapshot.n_copied;
 		offset = transfer_next(offset, t->pieces[i].len_bytes);
 	}
 	pthread_cond_broadcast(&t->changed);
@@ -323,10 +342,10 @@ size_t move_wait_copied(struct datapath *d, size_t n, uint32_t timeout_ms)
 
 	want_now(t, false);
 	pthread_mutex_lock(&t->lock);
-	while (r == 0 && t->stage < STAGE_ENDED && t->n_copied <= n)
+	while (r == 0 && t->stage < STAGE_ENDED && t->snapshot.n_copied <= n)
 		r = pthread_cond_timedwait(&t->changed, &t->lock, &until);
-	t->let_go = t->let_go || t->n_copied;
-	size_t copied = t->stage < STAGE_ENDED ? t->n_copied : t->n;
+	t->snapshot.released = t->snapshot.released || t->snapshot.n_copied;
+	size_t copied = t->stage < STAGE_ENDED ? t->snapshot.n_copied : t->n;
 	pthread_mutex_unlock(&t->lock);
 	return copied;
 }
@@ -340,8 +359,8 @@ void move_drain(struct datapath *d)
 static bool begin_anew(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
-	bool may = !t->let_go;
-	t->n_copied = may ? 0 : t->n_copied;
+	bool may = !t->snapshot.released;
+	t->snapshot.n_copied = may ? 0 : t->snapshot.n_copied;
 	pthread_mutex_unlock(&t->lock);
 	if (!may)
 		brumate_hint(&t->err, "the job runs; make another checkpoint");
@@ -351,7 +370,8 @@ static bool begin_anew(struct move *t)
 static bool may_save(struct move *t)
 {
 	pthread_mutex_lock(&t->lock);
-	bool may = !t->not_parked && (t->d->sink.while_copying || t->pace == COPY_DRAINS);
+	bool may = !t->given.not_parked &&
+		   (t->d->sink.while_copying || t->snapshot.pace == COPY_DRAINS);
 	pthread_mutex_unlock(&t->lock);
 	return may;
 }
@@ -385,10 +405,10 @@ static void save_whole(void *arg, const struct host_copy *copy, size_t n_whole,
 
 	end = end < copy->total_bytes ? end : copy->total_bytes;
 	note_copied(t, end);
-	if (t->save_r < 0 || end <= t->saved_bytes || !may_save(t))
+	if (t->saved.r < 0 || end <= t->saved.bytes || !may_save(t))
 		return;
-	t->save_r = sink->save(sink->arg, copy, t->saved_bytes, end, digests, &t->save_err);
-	t->saved_bytes = end;
+	t->saved.r = sink->save(sink->arg, copy, t->saved.bytes, end, digests, &t->saved.err);
+	t->saved.bytes = end;
 }
 
 /* Hands the rest of a copy to the sink, from @start on. */
@@ -408,7 +428,7 @@ static int move(struct move *t, struct transfer_client *c, struct brumate_error 
 		.pieces = t->pieces,
 		.n = t->n,
 		.digests = true,
-		.given = t->ahead ? wait_given : NULL,
+		.given = t->given.ahead ? wait_given : NULL,
 		.progress = check_going_on,
 		.whole = sink->save && (sink->while_copying || t->d->copy != DATAPATH_COPY_FIRST)
 				 ? save_whole
@@ -422,7 +442,7 @@ static int move(struct move *t, struct transfer_client *c, struct brumate_error 
 		return brumate_fail(err, ECANCELED, "copy: cancelled");
 	t->moving_ns = clock_now_ns();
 	if (!is_out(t))
-		return transfer_client_in(c, &request, t->from, t->fds, &t->compared, err);
+		return transfer_client_in(c, &request, t->from, t->fds, &t->digests.compared, err);
 	return t->way == WAY_UPDATE
 		       ? transfer_client_update(c, &request, t->fds, &t->copy, &t->spared, err)
 		       : transfer_client_out(c, &request, t->fds, &t->copy, &t->spared, err);
@@ -438,7 +458,7 @@ static int with_session(struct move *t, int (*fn)(struct move *t, struct transfe
 		auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
 		auto_(transfer_client_close) struct transfer_client *c = NULL;
 
-		if (tries && t->early)
+		if (tries && t->early.fds)
 			void_early(t);
 		if (tries && !begin_anew(t))
 			break;
@@ -454,10 +474,10 @@ static int with_session(struct move *t, int (*fn)(struct move *t, struct transfe
 
 static int alloc_copy(struct move *t, struct transfer_client *c, struct brumate_error *err)
 {
-	return transfer_client_alloc(c, t->total_bytes, !t->verify, &t->copy, err);
+	return transfer_client_alloc(c, t->total_bytes, !t->digests.verify, &t->copy, err);
 }
 
-/* Reads the source into host memory. Compares each digest if t->verify is set, or if the GPU will not do it. */
+/* Reads the source into host memory. Compares each digest if t->digests.verify is set, or if the GPU will not do it. */
 static int load(struct move *t)
 {
 	int r = with_session(t, alloc_copy);
@@ -466,9 +486,9 @@ static int load(struct move *t)
 		return r;
 	if (digest_table_new(&t->copy.digests, t->total_bytes) < 0)
 		t->copy.digests = NULL; /* then load() compares them */
-	r = t->source.load(t->source.arg, &t->copy, t->verify, is_cancelled, t, &t->err);
+	r = t->source.load(t->source.arg, &t->copy, t->digests.verify, is_cancelled, t, &t->err);
 	t->loaded_ns = clock_now_ns();
-	t->unverified = r > 0;
+	t->digests.unverified = r > 0;
 	return r < 0 ? r : 0;
 }
 
@@ -521,11 +541,11 @@ static void note_freed(void *arg, uint32_t slots)
 static int plan_feed(struct move *t, struct feed *feed, struct digest_table *digests,
 		     struct brumate_error *err)
 {
-	int r = t->source.plan(t->source.arg, feed, digests, t->verify, err);
+	int r = t->source.plan(t->source.arg, feed, digests, t->digests.verify, err);
 
 	if (r < 0)
 		return r;
-	t->unverified = r > 0;
+	t->digests.unverified = r > 0;
 	r = feed_plan(feed);
 	return r < 0 ? brumate_fail(err, r == -ENODATA ? EOPNOTSUPP : -r, "device memory: %m") : 0;
 }
@@ -540,7 +560,7 @@ static int end_stream(struct stream *s, int r, struct brumate_error *err)
 		return brumate_fail(err, ECANCELED, "copy: cancelled");
 	if (s->r == 0 || s->r == -ECANCELED)
 		return r;
-	s->t->unverified = false;
+	s->t->digests.unverified = false;
 	*err = s->err;
 	return s->r;
 }
@@ -572,7 +592,7 @@ static int stream(struct move *t, struct transfer_client *c, struct brumate_erro
 		.freed = note_freed,
 		.arg = &s,
 	};
-	r = transfer_client_stream(c, &request, &how, t->fds, &t->compared, err);
+	r = transfer_client_stream(c, &request, &how, t->fds, &t->digests.compared, err);
 	return end_stream(&s, r, err);
 }
 
@@ -581,7 +601,7 @@ static int stream(struct move *t, struct transfer_client *c, struct brumate_erro
 /* Streams the source to the GPU if possible; else reads all of it into host memory first. */
 static int bring(struct move *t, bool verify)
 {
-	t->verify = verify;
+	t->digests.verify = verify;
 	int r = t->source.plan ? with_session(t, stream) : -EOPNOTSUPP;
 	if (r != -EOPNOTSUPP)
 		return r;
@@ -589,7 +609,7 @@ static int bring(struct move *t, bool verify)
 		log_info("device memory is loaded into host memory first: job=%s reason=\"%s\"",
 			 t->d->target->id, t->err.text);
 	t->err = BRUMATE_ERROR_NONE;
-	if (t->early)
+	if (t->early.fds)
 		void_early(t);
 	r = load(t);
 	return r < 0 ? r : with_session(t, move);
@@ -601,7 +621,7 @@ static int load_again(struct move *t)
 {
 	log_warn("device memory is read again from the checkpoint: job=%s reason=\"%s\"",
 		 t->d->target->id, t->err.code ? t->err.text : "its digests were not compared");
-	if (t->early)
+	if (t->early.fds)
 		void_early(t);
 	for (size_t i = 0; i < t->n; i++)
 		cleanup_close(&t->fds[i]);
@@ -629,7 +649,7 @@ static int run_transfer(struct move *t)
 	if (r == -ENOSPC && t->way == WAY_UPDATE && !t->stop)
 		r = copy_anew(t);
 
-	if (t->unverified && (r == 0 ? !t->compared : r == -EBADMSG) && !t->stop)
+	if (t->digests.unverified && (r == 0 ? !t->digests.compared : r == -EBADMSG) && !t->stop)
 		r = load_again(t);
 	if (r == 0)
 		note_copied(t, t->total_bytes);
@@ -637,10 +657,10 @@ static int run_transfer(struct move *t)
 		return r;
 	if ((r = wait_parked(t)) < 0)
 		return r;
-	if (t->save_r == 0)
-		return save_rest(&t->d->sink, &t->copy, t->saved_bytes, &t->err);
-	t->err = t->save_err;
-	return t->save_r;
+	if (t->saved.r == 0)
+		return save_rest(&t->d->sink, &t->copy, t->saved.bytes, &t->err);
+	t->err = t->saved.err;
+	return t->saved.r;
 }
 
 static void *move_thread(void *arg)
@@ -673,7 +693,7 @@ static int move_new_of(struct move **ret, struct datapath *d, enum way way,
 	t->n = n;
 	t->from = &d->vault->copy;
 	t->start_ns = t->moving_ns = clock_now_ns();
-	t->pace = COPY_NOW;
+	t->snapshot.pace = COPY_NOW;
 	pthread_mutex_init(&t->lock, NULL);
 	condition_init(&t->changed);
 	t->pieces = pieces;
@@ -710,7 +730,6 @@ static int start_thread(struct datapath *d, struct move *t, struct brumate_error
 		move_free(t);
 		return brumate_fail(err, -r, "thread: %m");
 	}
-	t->started = true;
 	return 0;
 }
 
@@ -737,9 +756,7 @@ static struct move *join_transfer(struct datapath *d)
 	struct move *t = d->move;
 
 	want_now(t, false);
-	if (t->started)
-		pthread_join(t->thread, NULL);
-	t->started = false;
+	pthread_join(t->thread, NULL);
 	if (t->given_up.n_segments)
 		vault_give_up_baseline(d->vault, &t->given_up);
 	progress_measure(d->progress, NULL, NULL, 0);
@@ -850,7 +867,7 @@ void move_start_ahead(struct datapath *d)
 		}
 	if (move_new_of(&t, d, WAY_OUT, pieces, n, &err) < 0)
 		return;
-	t->ahead = t->not_parked = true;
+	t->given.ahead = t->given.not_parked = true;
 	start_thread(d, t, &err);
 }
 
@@ -868,10 +885,10 @@ int move_start_out(struct datapath *d, struct brumate_error *err)
 	const bool spare = d->vault->baseline.spare;
 	if (vault_take_baseline(d->vault, &t->copy)) {
 		t->way = WAY_UPDATE;
-		d->keep_copy = d->keep_copy || !(d->live_baseline || spare);
-		d->spare_copy = d->spare_copy || spare;
+		d->keep.copy = d->keep.copy || !(d->keep.live || spare);
+		d->keep.spare = d->keep.spare || spare;
 	}
-	t->pace = d->copy == DATAPATH_COPY_AFTER ? COPY_LATER : COPY_NOW;
+	t->snapshot.pace = d->copy == DATAPATH_COPY_AFTER ? COPY_LATER : COPY_NOW;
 	return start_thread(d, t, err);
 }
 

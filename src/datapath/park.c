@@ -853,7 +853,7 @@ void park_map_early(struct datapath *d)
 	if (!d->n_agents || !move_begin_early(d))
 		return;
 	int r = agents_ask(d, map_agent_early, &why);
-	d->mapped_early = r == 0 && !move_is_void(d);
+	d->maps.early = r == 0 && !move_is_void(d);
 	move_end_early(d);
 	if (r < 0)
 		log_info("device memory is mapped at the end: job=%s reason=\"%s\"", d->target->id,
@@ -887,7 +887,7 @@ static int own_agent(struct datapath *d, struct datapath_agent *a, struct brumat
 
 	if (a->agent.gate == AGENT_GATE_OPEN)
 		return 0; /* the driver has restored its memory */
-	int r = agent_own(&a->agent, d->aliases_hidden, &imported, err);
+	int r = agent_own(&a->agent, d->maps.aliases_hidden, &imported, err);
 	if (r == 0 && imported)
 		return agents_list(d, a, err);
 	if (r == 0)
@@ -1002,7 +1002,7 @@ static int own_and_share(struct datapath *d, struct brumate_error *err)
 
 int park_map(struct datapath *d, struct brumate_error *err)
 {
-	int r = d->mapped_early ? 0 : agents_ask(d, empty_agent, err);
+	int r = d->maps.early ? 0 : agents_ask(d, empty_agent, err);
 
 	if (r == 0)
 		r = agents_ask(d, map_agent, err);
@@ -1119,9 +1119,9 @@ static void save_baseline(struct datapath *d)
 static bool keeps_copy(const struct datapath *d)
 {
 	const uint64_t bytes =
-		d->spare_copy && !d->keep_copy ? host_copy_memory_bytes(&d->vault->copy) : 0;
+		d->keep.spare && !d->keep.copy ? host_copy_memory_bytes(&d->vault->copy) : 0;
 
-	return d->keep_copy || (bytes >= SPARE_BYTES_MIN && machine_room_bytes() >= bytes);
+	return d->keep.copy || (bytes >= SPARE_BYTES_MIN && machine_room_bytes() >= bytes);
 }
 
 static void release_copy(struct datapath *d)
@@ -1129,17 +1129,17 @@ static void release_copy(struct datapath *d)
 	struct vault *v = d->vault;
 	struct host_copy *saved = d->sink.save ? &d->saved : NULL;
 
-	if (d->drop_baseline || d->live_baseline)
+	if (d->keep.drop || d->keep.live)
 		vault_drop_baseline(v);
 	if (!v->copied || !keeps_copy(d)) {
 		vault_release_copy(v, saved);
 		return;
 	}
 	if (vault_make_baseline(v, saved)) {
-		v->baseline.spare = !d->keep_copy;
+		v->baseline.spare = !d->keep.copy;
 		return;
 	}
-	if (d->keep_copy)
+	if (d->keep.copy)
 		progress_note(d->progress,
 			      "the host copy is not kept: it has no digests, or lies on a disk");
 	vault_release_copy(v, saved);
@@ -1201,11 +1201,11 @@ static void keep_drained(struct datapath *d)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 
-	if (!(d->keep_copy || d->spare_copy) || vault_guard(d->vault, d->target, &why) == 0)
+	if (!(d->keep.copy || d->keep.spare) || vault_guard(d->vault, d->target, &why) == 0)
 		return;
-	if (d->keep_copy)
+	if (d->keep.copy)
 		progress_note(d->progress, "the host copy is not kept: %s", why.text);
-	d->keep_copy = d->spare_copy = false;
+	d->keep.copy = d->keep.spare = false;
 }
 
 int park_drain(struct datapath *d, struct brumate_error *err)

@@ -119,7 +119,7 @@ int share_copy_orphans(struct datapath *d, struct vault_piece **ret, size_t *ret
 int share_check_parked(struct datapath *d, struct brumate_error *err);
 
 /** Before memory is replaced by copies: unmaps the aliases of members whose gates are closed, except those that could
- * not be exported again. Sets d->aliases_hidden if none is mapped any more. */
+ * not be exported again. Sets d->maps.aliases_hidden if none is mapped any more. */
 int share_hide(struct datapath *d, struct brumate_error *err);
 
 /** Maps all aliases that are not mapped. Their owners have their memory. */

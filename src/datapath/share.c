@@ -352,10 +352,10 @@ int share_hide(struct datapath *d, struct brumate_error *err)
 		r = agents_ask(d, hide_aliases, err);
 	if (r == 0 && orphans)
 		r = check_hidden(d, err);
-	d->aliases_hidden = r == 0;
+	d->maps.aliases_hidden = r == 0;
 	for (size_t i = 0; i < d->n_agents; i++)
 		if (has_mapped(&d->agents[i]))
-			d->aliases_hidden = false;
+			d->maps.aliases_hidden = false;
 	return r;
 }
 

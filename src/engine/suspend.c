@@ -227,7 +227,7 @@ int engine_resume(struct op *op, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
-	op->data.drop_baseline = !op->request->keep_copy;
+	op->data.keep.drop = !op->request->keep_copy;
 	r = target_set_state(target, JOB_RESUMING, err);
 	if (r == 0)
 		r = plan_run(resume_steps, sizeof(resume_steps) / sizeof(resume_steps[0]), op, err);

@@ -411,7 +411,7 @@ void shim_prepare_op(struct shim *s, struct op *op, struct request *request,
 	op->data.vault = &s->vault;
 	op->gpus.pairs = take_ptr(&request->pairs);
 	op->gpus.n_pairs = request->n_pairs;
-	op->data.spare_copy = conf->spare_copy && s->returns_spare;
+	op->data.keep.spare = conf->spare_copy && s->returns_spare;
 	if (conf->lock_timeout_ms && conf->lock_timeout_ms <= UINT32_MAX)
 		op->data.lock_timeout_ms = (uint32_t)conf->lock_timeout_ms;
 }
