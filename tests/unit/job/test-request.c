@@ -45,10 +45,10 @@ static void test_options_of_each(void)
 		unsigned where;
 		const char *names;
 	} want[] = {
-		{ REQUEST_SUSPEND, "timeout_ms wait_ms force cpu_runs park live " },
+		{ REQUEST_SUSPEND, "timeout_ms wait_ms force dry_run cpu_runs park live " },
 		{ REQUEST_RESUME, "timeout_ms wait_ms gpu_map keep_copy room_of " },
 		{ REQUEST_CHECKPOINT,
-		  "timeout_ms wait_ms tcp_close force leave_running keep_copy live "
+		  "timeout_ms wait_ms tcp_close force dry_run leave_running keep_copy live "
 		  "tcp_skip_in_flight drop_external with_files rehearse id dir compress key " },
 		{ REQUEST_RESTORE, "timeout_ms wait_ms gpu_map tcp_close force keep_files key "
 				   "allow_unauthenticated " },
