@@ -92,7 +92,7 @@ struct datapath_sums {
 	struct transfer_spared spared; /* not copied */
 };
 
-/** What becomes of host copies when the program runs again. */
+/** How host copies are treated when the program runs again. */
 struct datapath_keep {
 	bool copy;  /* this one turns into the baseline */
 	bool spare; /* the same, while the memory that it takes is not needed elsewhere */
