@@ -403,8 +403,7 @@ const struct foreign_option foreign_options[] = {
 	{ "checkpoint", "--tree", "--pid PID takes a process with its descendants" },
 	{ "restore", "-i --import", "`brumate import FILE` first, then restore what it prints" },
 	{ "restore", "-D --images-dir", "--dir DIR says where it is" },
-	{ "metrics", "--port --address -p",
-	  "--listen answers on standard input and output: a socket of systemd gives it the port" },
+	{ "metrics", "--port --address -p", "--listen ADDRESS:PORT answers HTTP requests there" },
 	{ "ls", "-l -a --all", "ls lists all checkpoints with all there is to say" },
 	{ NULL, NULL, NULL },
 };

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """`brumate metrics`: what Prometheus reads of jobs, operations and checkpoints; as text, as a file, and as the answer to
-a request. Whoever is not known to be the owner gets no names."""
+requests. Where others can read it, it has no names."""
 
 import os
 import re
+import signal
 import socket
 import subprocess
 
-from cases import AS_NOBODY, case, expect, main, wait_until
+from cases import case, expect, main, wait_until
 
 SAMPLE = re.compile(r'^([a-z_]+)(?:\{((?:[a-z]+="(?:[^"\\]|\\.)*",?)*)\})? (-?[0-9.e+-]+)$')
 LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')
@@ -89,77 +90,89 @@ def a_file_for_node_exporter(bed):
     expect(os.stat(path).st_ino != number, "it is written in place")
     expect(not [name for name in os.listdir(bed.dir) if name.startswith("brumate.prom.")], f"{os.listdir(bed.dir)}")
     bed.refused(3, "/proc/nothing", "metrics", "--textfile", "/proc/nothing/here.prom")
-    bed.refused(2, "cannot be combined", "metrics", "--textfile", path, "--listen")
+    bed.refused(2, "cannot be combined", "metrics", "--textfile", path, "--listen", "127.0.0.1:0")
+    for wrong in ("9857", "127.0.0.1", "[::1]", ":9857", "localhost:9857", "127.0.0.1:http"):
+        bed.refused(2, "is not ADDRESS:PORT", "metrics", "--listen", wrong)
 
 
-def ask(bed, request, ours, theirs):
-    """What is answered on a connection whose other end @theirs is the command's."""
-    process = subprocess.Popen([bed.brumate, "metrics", "--listen"], env=bed.command_env(), stdin=theirs, stdout=theirs,
-                               stderr=subprocess.DEVNULL)
-    theirs.close()
-    ours.settimeout(60)
-    answer = b""
-    try:
-        ours.sendall(request)
-        while more := ours.recv(65536):
-            answer += more
-    except ConnectionError:
-        pass
-    ours.close()
-    process.wait(60)
-    return answer.decode()
+class Server:
+    """`metrics --listen` at a port that nobody has."""
 
+    def __init__(self, bed, *options):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = probe.getsockname()
+        self.process = subprocess.Popen([bed.brumate, "metrics", "--listen", "%s:%d" % self.address, *options],
+                                        env=bed.command_env())
+        wait_until(self.listens, "the server", 60)
 
-def connection(family, address):
-    server = socket.socket(family)
-    server.bind(address)
-    server.listen()
-    ours = socket.socket(family)
-    ours.connect(server.getsockname())
-    theirs = server.accept()[0]
-    server.close()
-    return ours, theirs
+    def listens(self):
+        try:
+            self.connect().close()
+        except ConnectionRefusedError:
+            expect(self.process.poll() is None, "it has ended")
+            return False
+        return True
+
+    def connect(self):
+        return socket.create_connection(self.address, 60)
+
+    def ask(self, request):
+        """What is answered."""
+        answer = b""
+        with self.connect() as connection:
+            try:
+                connection.sendall(request)
+                while more := connection.recv(65536):
+                    answer += more
+            except ConnectionError:
+                pass
+        return answer.decode()
+
+    def end(self):
+        self.process.terminate()
+        expect(self.process.wait(60) == -signal.SIGTERM, "it did not end by the signal")
 
 
 @case
-def one_request(bed):
+def requests(bed):
     job, _ = bed.counter(name="secretive")
     get = b"GET /metrics?x HTTP/1.1\r\nHost: here\r\n\r\n"
-    for ends, named in ((connection(socket.AF_INET, ("127.0.0.1", 0)), False), (socket.socketpair(), True)):
-        head, body = ask(bed, get, *ends).split("\r\n\r\n", 1)
-        expect(head.startswith("HTTP/1.0 200 OK\r\n") and "version=0.0.4" in head, head)
-        expect(f"Content-Length: {len(body.encode())}" in head, head)
-        expect(value(parse(body), "brumate_job_state", job=job) == 1, body)
-        expect(("secretive" in body) == named, f"{ends}: {body}")
-    answer = ask(bed, b"HEAD /metrics HTTP/1.0\r\n\r\n", *socket.socketpair())
+    for options, named in ((("--names",), True), ((), False)):
+        server = Server(bed, *options)
+        for _ in range(2):
+            head, body = server.ask(get).split("\r\n\r\n", 1)
+            expect(head.startswith("HTTP/1.0 200 OK\r\n") and "version=0.0.4" in head, head)
+            expect(f"Content-Length: {len(body.encode())}" in head, head)
+            expect(value(parse(body), "brumate_job_state", job=job) == 1, body)
+            expect(("secretive" in body) == named, f"{options}: {body}")
+        if named:
+            server.end()
+    answer = server.ask(b"HEAD /metrics HTTP/1.0\r\n\r\n")
     expect(answer.startswith("HTTP/1.0 200 OK") and answer.endswith("\r\n\r\n"), answer)
     wrong = {b"GET / HTTP/1.0\r\n\r\n": 404, b"GET /metrics/../x HTTP/1.0\r\n\r\n": 404, b"POST /metrics HTTP/1.0\r\n\r\n": 405,
              b"hello\r\n\r\n": 400, b"GET /metrics\r\n\r\n": 400, b"\0\0\r\n\r\n\n\n": 400,
-             b"GET /metrics HTTP/1.0\r\nA: " + b"a" * 9000: 431}
+             b"GET /metrics HTTP/1.0\r\nA: " + b"a" * (8192 - 26): 431}
     for request, code in wrong.items():
-        answer = ask(bed, request, *socket.socketpair())
+        answer = server.ask(request)
         expect(answer.startswith(f"HTTP/1.0 {code} ") and "brumate" not in answer, f"{request[:40]}: {answer}")
+    server.end()
 
 
 @case
-def another_user_gets_no_names(bed):
-    """A peer is believed by what the kernel says of who connected."""
-    job, _ = bed.counter(name="secretive")
-    path = os.path.join(bed.dir, "socket")
-    os.chmod(bed.dir, 0o755)
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(path)
-    os.chmod(path, 0o666)
-    server.listen()
-    script = ("import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
-              "s.sendall(b'GET /metrics HTTP/1.0\\r\\n\\r\\n'); f = s.makefile(); sys.stdout.write(f.read())")
-    client = subprocess.Popen(["python3", "-c", script, path], stdout=subprocess.PIPE, text=True, **AS_NOBODY)
-    theirs = server.accept()[0]
-    command = subprocess.Popen([bed.brumate, "metrics", "--listen"], env=bed.command_env(), stdin=theirs, stdout=theirs)
-    theirs.close()
-    answer = client.communicate(timeout=60)[0]
-    command.wait(60)
-    expect(job in answer and "secretive" not in answer, answer)
+def requests_that_are_slow(bed):
+    """Those who say nothing delay nobody, and are dropped in time; what comes in parts is one request."""
+    server = Server(bed)
+    silent = [server.connect() for _ in range(15)]
+    parts = server.connect()
+    for part in (b"GET /met", b"rics HT", b"TP/1.0\r\n"):
+        parts.sendall(part)
+    expect(server.connect().recv(1) == b"", "there are more than 16 at a time")
+    parts.sendall(b"\r\n")
+    expect(parts.recv(16).startswith(b"HTTP/1.0 200"), "no answer")
+    expect(all(connection.recv(1) == b"" for connection in silent), "they are not dropped")
+    expect(server.ask(b"GET /metrics HTTP/1.0\r\n\r\n").startswith("HTTP/1.0 200"), "no answer after that")
+    server.end()
 
 
 @case

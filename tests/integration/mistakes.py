@@ -118,7 +118,7 @@ def habits_of_other_tools(bed):
                        ("--format json", "options follow the command"), ("PS", "`brumate ps`"),
                        ("ps --filter state=suspendd", "did you mean suspended?"), ("help jobs", "`brumate help ps`"),
                        ("prune --keep 3", "did you mean --keep-last?"), ("prune --dry", "did you mean --dry-run?"),
-                       ("ls --json", "did you mean --format json?"), ("metrics --port 9100", "--listen answers"),
+                       ("ls --json", "did you mean --format json?"), ("metrics --port 9100", "--listen ADDRESS:PORT"),
                        ("checkpoint x --every never", "0 ends the schedule")):
         refused = bed.refused(EXIT_USAGE, "unknown|unexpected|expected|not a (state|duration)", *line.split())
         expect(re.search(f"^hint: .*{re.escape(hint)}", refused.err, re.M), refused.why())

@@ -134,8 +134,7 @@ def units_are_valid(bed):
     os.mkdir(units)
     built = os.path.join(bed.build.path, "data")
     sources = {"brumate@job.service": os.path.join(built, "brumate@.service.system"),
-               "brumate-metrics@1.service": os.path.join(built, "brumate-metrics@.service"),
-               "brumate-metrics.socket": os.path.join(SOURCE, "data", "brumate-metrics.socket"),
+               "brumate-metrics.service": os.path.join(built, "brumate-metrics.service"),
                "brumated.socket": os.path.join(SOURCE, "data", "brumated.socket"),
                "brumated.service": os.path.join(built, "brumated.service")}
     for name, source in sources.items():
@@ -143,7 +142,7 @@ def units_are_valid(bed):
             # What the commands are called where they are installed is not here.
             lines = ["ExecStart=/bin/true\n" if line.startswith("ExecStart=") else
                      "ExecStop=/bin/true\n" if line.startswith("ExecStop=") else line for line in file]
-        with open(os.path.join(units, name.replace("@job", "@").replace("@1", "@")), "w", encoding="utf-8") as file:
+        with open(os.path.join(units, name.replace("@job", "@")), "w", encoding="utf-8") as file:
             file.writelines(lines)
     for name in sources:
         done = subprocess.run(["systemd-analyze", "verify", "--man=no", os.path.join(units, name)], capture_output=True,

@@ -24,7 +24,8 @@ const struct command top_command = { "top",
 static const struct option_spec metrics_options[] = {
 	VALUE(OPT_TEXTFILE, "textfile", 0, "FILE", COMPLETES_FILE,
 	      "write to FILE, for node_exporter"),
-	FLAG(OPT_LISTEN, "listen", 0, "answer an HTTP request on standard input and output"),
+	VALUE(OPT_LISTEN, "listen", 0, "ADDRESS:PORT", COMPLETES_NOTHING,
+	      "answer HTTP requests there, until a signal comes"),
 	FLAG(OPT_NAMES, "names", 0, "include the names of jobs, even if others can read them"),
 	END,
 };

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * `brumate metrics`: looks, and writes to standard output, to a file for node_exporter, or as the answer to one HTTP
- * request whose connection is standard input and output. A client that is not known to be the owner gets no names of
- * jobs.
+ * `brumate metrics`: looks, and writes to standard output, to a file for node_exporter, or as the answer to each HTTP
+ * request. Where others can read it, it has no names of jobs, unless that is asked for.
  */
 #include "cli/client.h"
 #include "cli/command.h"
@@ -12,24 +11,29 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
+#include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "job/counts.h"
 #include "job/job.h"
 #include "service/access.h"
 #include "wire/wire.h"
 
-enum { REQUEST_BYTES_MAX = 8192, REQUEST_TIMEOUT_MS = 10000 };
+enum {
+	REQUEST_BYTES_MAX = 8192,
+	REQUEST_TIMEOUT_MS = 10000,
+	ANSWER_TIMEOUT_MS = 2000,
+	REQUESTS_MAX = 16
+};
 
 /* ---- looking ---- */
 
@@ -127,56 +131,34 @@ static char *collect_metrics(bool names, size_t *ret_bytes)
 	return text;
 }
 
-/* ---- one HTTP request ---- */
+/* ---- HTTP ---- */
 
-/* Whether the peer of a Unix socket is our user, or root; a peer by another way is not known. */
-static bool is_owner(int fd)
-{
-	struct sockaddr_un address;
-	socklen_t len = sizeof(address);
-	struct ucred peer;
+struct server {
+	struct loop loop;
+	struct loop_source connections;
+	int fd;
+	bool names;
+	size_t n; /* requests under way */
+};
 
-	if (getsockname(fd, (struct sockaddr *)&address, &len) < 0 ||
-	    address.sun_family != AF_UNIX || fd_peer(fd, &peer) < 0)
-		return false;
-	return peer.uid == geteuid() || peer.uid == 0;
-}
-
-/* Reads up to the empty line that ends the head of a request; a body is not looked at. -EMSGSIZE, -ETIMEDOUT, -EPIPE where
- * the peer hung up before. */
-static int read_head(int fd, char ret[static REQUEST_BYTES_MAX + 1])
-{
-	uint64_t deadline_ns = deadline_in_ms(REQUEST_TIMEOUT_MS);
-	size_t len = 0;
-
-	while (len < REQUEST_BYTES_MAX) {
-		int r = fd_wait(fd, POLLIN, deadline_ns);
-		if (r < 0)
-			return r;
-		ssize_t n = read(fd, ret + len, REQUEST_BYTES_MAX - len);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return n < 0 ? -errno : -EPIPE;
-		len += (size_t)n;
-		ret[len] = '\0';
-		if (strstr(ret, "\r\n\r\n") || strstr(ret, "\n\n") || strlen(ret) < len)
-			return 0; /* a NUL is in no request: what stands before it is looked at */
-	}
-	return -EMSGSIZE;
-}
+/* Is freed when it is answered, or has taken too long. */
+struct scrape {
+	struct server *server;
+	struct loop_source source;
+	int fd;
+	char head[REQUEST_BYTES_MAX + 1];
+	size_t len;
+};
 
 static int write_all(int fd, const char *text, size_t len)
 {
-	uint64_t deadline_ns = deadline_in_ms(REQUEST_TIMEOUT_MS);
+	uint64_t deadline_ns = deadline_in_ms(ANSWER_TIMEOUT_MS);
 
 	while (len) {
 		int r = fd_wait(fd, POLLOUT, deadline_ns);
 		if (r < 0)
 			return r;
 		ssize_t n = send(fd, text, len, MSG_DONTWAIT | MSG_NOSIGNAL);
-		if (n < 0 && errno == ENOTSOCK)
-			n = write(fd, text, len);
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
 			return -errno;
 		if (n > 0) {
@@ -221,27 +203,109 @@ static const char *check_request(const char *head, bool *ret_head)
 	return strcmp(path, "/metrics") ? "404 Not Found" : NULL;
 }
 
-static int answer_request(int in, int out, bool names, struct brumate_error *err)
+static void answer(struct scrape *q)
 {
-	char head[REQUEST_BYTES_MAX + 1];
 	struct answer a = { .type = "text/plain; charset=utf-8" };
-	int r = read_head(in, head);
 
-	if (r < 0 && r != -EMSGSIZE) {
-		brumate_fail(err, -r, "request: %m");
-		brumate_hint(err, "--listen answers one HTTP request on standard input; "
-				  "brumate-metrics.socket starts it");
-		return r;
-	}
-	a.status = r < 0 ? "431 Request Header Fields Too Large" : check_request(head, &a.head);
+	a.status = q->len == REQUEST_BYTES_MAX ? "431 Request Header Fields Too Large"
+					       : check_request(q->head, &a.head);
 	if (!a.status) {
-		a.body = collect_metrics(names, &a.len);
+		a.body = collect_metrics(q->server->names, &a.len);
 		a.status = a.body ? "200 OK" : "503 Service Unavailable";
 		a.type = "text/plain; version=0.0.4; charset=utf-8";
 	}
-	r = send_answer(out, &a);
+	int r = send_answer(q->fd, &a);
+	if (r < 0)
+		log_debug("a request got no answer: reason=\"%s\"", strerror(-r));
 	free(a.body);
-	return r < 0 ? brumate_fail(err, -r, "answer: %m") : 0;
+}
+
+/* Up to the empty line that ends the head of a request; a body is not looked at. A NUL is in no request: the text
+ * before it is looked at. */
+static bool is_whole(const struct scrape *q)
+{
+	return q->len == REQUEST_BYTES_MAX || strlen(q->head) < q->len ||
+	       strstr(q->head, "\r\n\r\n") || strstr(q->head, "\n\n");
+}
+
+/* Something came, or the time is up. */
+static void take_request(void *arg)
+{
+	struct scrape *q = arg;
+	ssize_t n = recv(q->fd, q->head + q->len, REQUEST_BYTES_MAX - q->len, MSG_DONTWAIT);
+
+	q->len += n > 0 ? (size_t)n : 0;
+	if (n > 0 && !is_whole(q))
+		return;
+	if (n > 0)
+		answer(q);
+	loop_remove(&q->source);
+	close(q->fd);
+	q->server->n--;
+	free(q);
+}
+
+static void take_connection(void *arg)
+{
+	struct server *s = arg;
+	int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC);
+	struct scrape *q = fd >= 0 && s->n < REQUESTS_MAX ? calloc(1, sizeof(*q)) : NULL;
+
+	if (!q) {
+		cleanup_close(&fd);
+		return;
+	}
+	s->n++;
+	q->server = s;
+	q->fd = fd;
+	loop_add(&s->loop, &q->source, take_request, q);
+	loop_watch(&q->source, fd, POLLIN);
+	loop_after(&q->source, REQUEST_TIMEOUT_MS);
+}
+
+/* @where: ADDRESS:PORT, in numbers; an IPv6 address is in brackets. Returns a descriptor (owned). */
+static int listen_at(const char *where, struct brumate_error *err)
+{
+	const struct addrinfo hints = { .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV,
+					.ai_socktype = SOCK_STREAM };
+	auto_free char *address = strdup(where);
+	struct addrinfo *found;
+
+	if (!address)
+		return brumate_fail(err, ENOMEM, "%m");
+	char *host = address + (*address == '['), *port = strrchr(address, ':');
+	char *end = port > address && port[-1] == ']' ? port - 1 : port;
+	if (port)
+		*port++ = *end = '\0';
+	if (!port || !*host || getaddrinfo(host, port, &hints, &found) != 0)
+		return brumate_fail(err, EINVAL,
+				    "--listen: '%s' is not ADDRESS:PORT, such as 127.0.0.1:9857",
+				    where);
+	const int one = 1;
+	auto_close int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int r = fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
+				bind(fd, found->ai_addr, found->ai_addrlen) < 0 ||
+				listen(fd, SOMAXCONN) < 0
+			? brumate_fail(err, errno, "--listen %s: %m", where)
+			: 0;
+	freeaddrinfo(found);
+	return r < 0 ? r : take_fd(&fd);
+}
+
+/* Until a signal ends the program. */
+static int serve(const char *where, bool names, struct brumate_error *err)
+{
+	auto_close int fd = listen_at(where, err);
+	struct server s = { .fd = fd, .names = names };
+	int r = fd < 0 ? fd : loop_init(&s.loop);
+
+	if (r < 0)
+		return fd < 0 ? fd : brumate_fail(err, -r, "%m");
+	loop_add(&s.loop, &s.connections, take_connection, &s);
+	loop_watch(&s.connections, fd, POLLIN);
+	while (r == 0)
+		r = loop_turn(&s.loop, -1);
+	return brumate_fail(err, -r, "%m");
 }
 
 /* ---- the command ---- */
@@ -283,7 +347,6 @@ int verb_metrics(const struct invocation *in, struct brumate_error *err)
 	if (path)
 		return write_file(path, names, err);
 	if (in->values[OPT_LISTEN])
-		return answer_request(STDIN_FILENO, STDOUT_FILENO, names || is_owner(STDIN_FILENO),
-				      err);
+		return serve(in->values[OPT_LISTEN], names, err);
 	return print_metrics(err);
 }
