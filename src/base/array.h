@@ -2,6 +2,7 @@
 /* Arrays on the heap that grow by one item at a time. */
 #pragma once
 
+#include <errno.h>
 #include <stdlib.h>
 
 enum { ARRAY_LEAST = 8 };
@@ -17,3 +18,16 @@ static inline void *array_room(void *items, size_t n, size_t size_bytes)
 		return items;
 	return reallocarray(items, n ? 2 * n : ARRAY_LEAST, size_bytes);
 }
+
+/** Adds an item, the arguments after @n, to such an array, whose pointer and count change. 0; -ENOMEM, and nothing has
+ * changed. */
+#define array_add(items, n, ...)                                             \
+	({                                                                   \
+		void *array_grown_ = array_room(items, n, sizeof(*(items))); \
+                                                                             \
+		if (array_grown_) {                                          \
+			(items) = array_grown_;                              \
+			(items)[(n)++] = __VA_ARGS__;                        \
+		}                                                            \
+		array_grown_ ? 0 : -ENOMEM;                                  \
+	})

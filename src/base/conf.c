@@ -275,15 +275,11 @@ static int warn_unknown(struct brumate_conf *c, const struct conf_item *item)
 	if (c->n_warnings == WARNINGS_MAX)
 		return 0;
 
-	char **warnings = array_room(c->warnings, c->n_warnings, sizeof(*warnings));
-	if (!warnings)
-		return -ENOMEM;
-	c->warnings = warnings;
-	warnings[c->n_warnings] = path_format("%s:%u: [%s] %s= is not known and ignored",
+	auto_free char *warning = path_format("%s:%u: [%s] %s= is not known and ignored",
 					      item->name, item->line, item->section, item->key);
-	if (!warnings[c->n_warnings])
+	if (!warning || array_add(c->warnings, c->n_warnings, warning) < 0)
 		return -ENOMEM;
-	c->n_warnings++;
+	warning = NULL;
 	return 0;
 }
 

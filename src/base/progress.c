@@ -124,13 +124,8 @@ void progress_note(struct progress *p, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	char *note = strdup(text);
-	char **notes = note ? array_room(p->notes, p->n_notes, sizeof(*notes)) : NULL;
-	if (!notes) {
+	if (note && array_add(p->notes, p->n_notes, note) < 0)
 		free(note);
-		return;
-	}
-	p->notes = notes;
-	p->notes[p->n_notes++] = note;
 }
 
 void progress_phase_at(struct progress *p, const char *name, uint64_t start_ns, double seconds)

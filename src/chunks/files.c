@@ -87,13 +87,9 @@ void dir_names_fini(struct dir_names *n)
 
 static int add(struct dir_names *n, const char *name)
 {
-	char **ids = array_room(n->ids, n->n, sizeof(*ids));
+	int r = array_add(n->ids, n->n, strdup(name));
 
-	if (!ids)
-		return -ENOMEM;
-	n->ids = ids;
-	n->ids[n->n] = strdup(name);
-	return n->ids[n->n++] ? 0 : -ENOMEM;
+	return r < 0 || n->ids[n->n - 1] ? r : -ENOMEM;
 }
 
 static bool is_directory(int store_fd, const char *name)

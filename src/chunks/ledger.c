@@ -110,16 +110,10 @@ int64_t ledger_add_chunk(struct ledger *l, const struct ledger_chunk *c)
 
 int64_t ledger_add_pack(struct ledger *l, const struct ledger_pack *p)
 {
-	struct ledger_pack *packs;
-
 	if (l->n_packs >= MANIFEST_PACKS_MAX)
 		return -EFBIG;
-	packs = array_room(l->packs, l->n_packs, sizeof(*packs));
-	if (!packs)
-		return -ENOMEM;
-	l->packs = packs;
-	packs[l->n_packs] = *p;
-	return (int64_t)l->n_packs++;
+	int r = array_add(l->packs, l->n_packs, *p);
+	return r < 0 ? r : (int64_t)l->n_packs - 1;
 }
 
 /* An index into the ledger with its sort key. */

@@ -34,16 +34,10 @@ struct verify {
 
 static int note_damage(struct verify *v, size_t chunk, const char *why)
 {
-	struct damage *found;
-
 	pthread_mutex_lock(&v->lock);
-	found = array_room(v->found, v->n_found, sizeof(*found));
-	if (found) {
-		v->found = found;
-		v->found[v->n_found++] = (struct damage){ chunk, why };
-	}
+	int r = array_add(v->found, v->n_found, (struct damage){ chunk, why });
 	pthread_mutex_unlock(&v->lock);
-	return found ? 0 : -ENOMEM;
+	return r;
 }
 
 static int check_chunk(void *arg, const struct stored_chunk *c, struct brumate_error *err)

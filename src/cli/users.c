@@ -125,8 +125,6 @@ static bool is_same_place(const struct place *a, const struct place *b)
 
 static int add_place(struct places *all, struct place *p)
 {
-	struct place *more;
-
 	if (p->n_env)
 		qsort(p->env, p->n_env, sizeof(*p->env), compare_variables);
 	for (size_t i = 0; i < all->n; i++)
@@ -134,14 +132,11 @@ static int add_place(struct places *all, struct place *p)
 			place_fini(p);
 			return 0;
 		}
-	more = all->n < USERS_MAX ? array_room(all->items, all->n, sizeof(*more)) : NULL;
-	if (!more) {
+	const bool is_full = all->n >= USERS_MAX;
+	int r = is_full ? 0 : array_add(all->items, all->n, *p);
+	if (is_full || r < 0)
 		place_fini(p);
-		return all->n < USERS_MAX ? -ENOMEM : 0;
-	}
-	all->items = more;
-	all->items[all->n++] = *p;
-	return 0;
+	return r;
 }
 
 static void name_user(struct place *p)
@@ -438,30 +433,23 @@ static int list_places(struct places *all, json_t *parameters, struct brumate_er
 		r = client_ask("List", parameters, &own, err);
 	if (r < 0)
 		return r;
-	struct place *root = array_room(all->items, all->n, sizeof(*root));
-	if (!root)
+	const struct place root = { .user = "root",
+				    .jobs = json_incref(json_object_get(own, "jobs")) };
+	if (array_add(all->items, all->n, root) < 0) {
+		json_decref(root.jobs);
 		return brumate_fail(err, ENOMEM, "%m");
-	all->items = root;
+	}
 	struct places others = { 0 };
-	root[all->n++] =
-		(struct place){ .user = "root", .jobs = json_incref(json_object_get(own, "jobs")) };
 	json_t *job;
 	size_t i;
-	json_array_foreach (root->jobs, i, job)
+	json_array_foreach (root.jobs, i, job)
 		json_object_set_new(job, "user", json_string("root"));
 	r = find_places(&others, err);
 	if (r == 0)
 		r = look_at_places(&others, parameters, err);
-	for (i = 0; i < others.n; i++) {
-		struct place *more = array_room(all->items, all->n, sizeof(*more));
-
-		if (!more) {
+	for (i = 0; i < others.n; i++)
+		if (array_add(all->items, all->n, others.items[i]) < 0)
 			place_fini(&others.items[i]);
-			continue;
-		}
-		all->items = more;
-		all->items[all->n++] = others.items[i];
-	}
 	free(others.items);
 	return r;
 }

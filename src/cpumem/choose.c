@@ -177,12 +177,7 @@ static int add_region(struct cpu_memory *m, const struct proc_info *p,
 {
 	uint64_t start = align_up(vma->start), end = align_down(vma->end);
 	uint64_t pages = (end - start) / (uint64_t)sysconf(_SC_PAGESIZE);
-	struct cpu_memory_region *items = array_room(m->items, m->n, sizeof(*items));
-
-	if (!items)
-		return -ENOMEM;
-	m->items = items;
-	items[m->n] = (struct cpu_memory_region){
+	const struct cpu_memory_region region = {
 		.pid = p->id.pid,
 		.inner_pid = p->inner_pid,
 		.va = start,
@@ -190,7 +185,11 @@ static int add_region(struct cpu_memory *m, const struct proc_info *p,
 		.mem_fd = -1,
 		.present = calloc((size_t)(pages + 63) / 64, sizeof(uint64_t)),
 	};
-	return items[m->n++].present ? 0 : -ENOMEM;
+
+	if (region.present && array_add(m->items, m->n, region) == 0)
+		return 0;
+	free(region.present);
+	return -ENOMEM;
 }
 
 static int find_regions(struct cpu_memory *m, const struct proc_info *p)

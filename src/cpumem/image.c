@@ -437,14 +437,9 @@ static bool huge_pages_win(const struct fill *f)
 static int add_range(struct fill *f, const struct cpu_memory_target *t, uint64_t offset,
 		     uint64_t len)
 {
-	struct cpu_memory_range *ranges = array_room(f->ranges, f->n_ranges, sizeof(*ranges));
-
-	if (!ranges)
-		return -ENOMEM;
-	f->ranges = ranges;
-	f->ranges[f->n_ranges++] =
-		(struct cpu_memory_range){ t->pid, t->pidfd, t->mem_fd, t->va + offset, len };
-	return 0;
+	return array_add(
+		f->ranges, f->n_ranges,
+		(struct cpu_memory_range){ t->pid, t->pidfd, t->mem_fd, t->va + offset, len });
 }
 
 /* The run of parts from @i on that are alike stored or not, as long as a range may be. */

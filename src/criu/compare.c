@@ -439,11 +439,8 @@ static int read_mapped(const struct comparing *c, struct mapped **ret, size_t *r
 		if (!parse_mapped(&m, line) || strstr(line, "[vsyscall]") ||
 		    strstr(line, "[uprobes]"))
 			continue;
-		struct mapped *more = array_room(all, n, sizeof(*more));
-		if (!more)
+		if (array_add(all, n, m) < 0)
 			return brumate_fail(err, ENOMEM, "%m");
-		all = more;
-		all[n++] = m;
 	}
 	if (r < 0)
 		return r;
@@ -676,17 +673,6 @@ static int compare_pages_of(struct comparing *c, const char *name, const CriuIma
 	return r;
 }
 
-static int note_shared(struct comparing *c, uint64_t id)
-{
-	uint64_t *ids = array_room(c->shared, c->n_shared, sizeof(*ids));
-
-	if (!ids)
-		return -ENOMEM;
-	c->shared = ids;
-	ids[c->n_shared++] = id;
-	return 0;
-}
-
 static bool was_compared(const struct comparing *c, uint64_t id)
 {
 	for (size_t i = 0; i < c->n_shared; i++)
@@ -704,7 +690,7 @@ static int compare_shared(struct comparing *c, const CriuImage__Mapping *m,
 	if (!(m->status & AREA_ANON_SHARED) || !(m->protection & PROT_READ) ||
 	    was_compared(c, m->file_id))
 		return 0;
-	if (note_shared(c, m->file_id) < 0)
+	if (array_add(c->shared, c->n_shared, m->file_id) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	snprintf(name, sizeof(name), "pagemap-shmem-%" PRIu64 ".img", m->file_id);
 	return compare_pages_of(c, name, m, err);
@@ -1007,13 +993,9 @@ static int compare_task(struct comparing *c, const CriuImage__TaskCore *was, con
 static int note_area(struct comparing *c, const CriuImage__ThreadCore *was)
 {
 	const CriuImage__RestartableSequence *s = was ? was->sequence : NULL;
-	struct kernel_area *areas = s ? array_room(c->areas, c->n_areas, sizeof(*areas)) : NULL;
 
-	if (!s || !areas)
-		return s ? -ENOMEM : 0;
-	c->areas = areas;
-	areas[c->n_areas++] = (struct kernel_area){ s->va, s->va + s->len };
-	return 0;
+	return s ? array_add(c->areas, c->n_areas, (struct kernel_area){ s->va, s->va + s->len })
+		 : 0;
 }
 
 static int compare_core(struct comparing *c, pid_t tid, const CriuImage__Core *was,

@@ -193,17 +193,6 @@ static int stop_at_end_of(const char *path, pid_t tid, uid_t uid)
 	return take_fd(&fd);
 }
 
-static int add_stop(struct heal_state *h, int fd)
-{
-	int *fds = array_room(h->stop_fds, h->n_stop, sizeof(*fds));
-
-	if (!fds)
-		return -ENOMEM;
-	h->stop_fds = fds;
-	h->stop_fds[h->n_stop++] = fd;
-	return 0;
-}
-
 /* Guards each thread, because one that is released before its process has stopped would run. */
 static int guard_process(struct heal_state *h, const char *pipe_path, pid_t pid)
 {
@@ -215,7 +204,7 @@ static int guard_process(struct heal_state *h, const char *pipe_path, pid_t pid)
 		if (e->d_name[0] == '.')
 			continue;
 		auto_close int fd = stop_at_end_of(pipe_path, atoi(e->d_name), h->uid);
-		int r = fd >= 0 ? add_stop(h, fd) : fd;
+		int r = fd >= 0 ? array_add(h->stop_fds, h->n_stop, fd) : fd;
 		if (r < 0 && r != -ESRCH)
 			return r;
 		take_fd(&fd);
@@ -538,12 +527,8 @@ static void add_ghost(void *arg, const char *text, size_t len)
 						   strtoul(line, NULL, 16))
 				     : NULL;
 
-	char **items = ghost ? array_room(paths->items, paths->n, sizeof(*items)) : NULL;
-
-	if (!items)
-		return;
-	paths->items = items;
-	items[paths->n++] = take_ptr(&ghost);
+	if (ghost && array_add(paths->items, paths->n, ghost) == 0)
+		ghost = NULL;
 }
 
 static int unlink_all(void *arg)

@@ -290,17 +290,6 @@ struct search {
 	struct criu_semaphores found, others; /* that were asked about */
 };
 
-static int add_id(struct criu_semaphores *s, uint32_t id)
-{
-	uint32_t *ids = array_room(s->ids, s->n, sizeof(*ids));
-
-	if (!ids)
-		return -ENOMEM;
-	s->ids = ids;
-	s->ids[s->n++] = id;
-	return 0;
-}
-
 /* Many descriptors may lead to one. */
 static int ask_about(struct search *s, pid_t pid, const CriuImage__Descriptor *d)
 {
@@ -309,7 +298,8 @@ static int ask_about(struct search *s, pid_t pid, const CriuImage__Descriptor *d
 	int r = s->is_semaphore(s->arg, pid, (int)d->fd);
 	if (r == -ENOENT || r == -ESRCH) /* killed, which CRIU tells */
 		r = 0;
-	return r < 0 ? r : add_id(r ? &s->found : &s->others, d->id);
+	struct criu_semaphores *to = r > 0 ? &s->found : &s->others;
+	return r < 0 ? r : array_add(to->ids, to->n, d->id);
 }
 
 static int search_descriptors(struct search *s, pid_t pid, uint32_t files_id)

@@ -371,16 +371,9 @@ static const struct datapath_loan *find_loan(const struct datapath_agent *owner,
 
 static int add_loan(struct datapath_agent *owner, uint64_t piece)
 {
-	struct datapath_loan *loans;
-
 	if (find_loan(owner, piece))
 		return 0;
-	loans = array_room(owner->loans, owner->n_loans, sizeof(*loans));
-	if (!loans)
-		return -ENOMEM;
-	owner->loans = loans;
-	loans[owner->n_loans++] = (struct datapath_loan){ piece, -1 };
-	return 0;
+	return array_add(owner->loans, owner->n_loans, (struct datapath_loan){ piece, -1 });
 }
 
 /* Notes which pieces their owners have to export for @a. */

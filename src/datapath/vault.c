@@ -303,16 +303,6 @@ static int *find_place(struct vault *v, struct keeper_tag tag)
 	return NULL;
 }
 
-static void note_unnamed(struct given *g, struct keeper_tag tag)
-{
-	struct keeper_tag *tags = array_room(g->unnamed, g->n_unnamed, sizeof(*tags));
-
-	if (!tags)
-		return;
-	g->unnamed = tags;
-	tags[g->n_unnamed++] = tag;
-}
-
 static void take_fd_back(void *arg, struct keeper_tag tag, int fd)
 {
 	struct given *g = arg;
@@ -327,7 +317,7 @@ static void take_fd_back(void *arg, struct keeper_tag tag, int fd)
 		if (!v->copy.digests)
 			digest_table_open(&v->copy.digests, fd, v->copy.total_bytes);
 	} else if (!place) {
-		note_unnamed(g, tag);
+		(void)array_add(g->unnamed, g->n_unnamed, tag);
 	}
 	close(fd);
 }

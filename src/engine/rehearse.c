@@ -97,17 +97,6 @@ static void view_fini(struct view *v)
 }
 DEFINE_AUTO_FINI(struct view, view_fini)
 
-static int add_path(struct view *v, const char *path)
-{
-	const char **paths = array_room(v->paths, v->n_paths, sizeof(*paths));
-
-	if (!paths)
-		return -ENOMEM;
-	v->paths = paths;
-	paths[v->n_paths++] = path;
-	return 0;
-}
-
 static int add_stand_in(struct view *v, const char *path, uint64_t len_bytes)
 {
 	for (size_t i = 0; i < v->n_stand_ins; i++)
@@ -159,7 +148,7 @@ static int consider_file(const struct rehearsing *h, struct view *v, json_t *fil
 
 	if (!path || *path != '/')
 		return 0;
-	int r = add_path(v, path);
+	int r = array_add(v->paths, v->n_paths, path);
 	if (r == 0 && json_object_get(file, "deleted"))
 		r = add_folder_of(v, "/", path);
 	if (r < 0 || json_object_get(file, "deleted") || !may_be_written(file) ||
@@ -179,7 +168,7 @@ static int consider_process(struct view *v, json_t *process)
 		const char *path = json_string_value(json_object_get(process, members[i]));
 
 		if (path)
-			r = add_path(v, path);
+			r = array_add(v->paths, v->n_paths, path);
 	}
 	return r;
 }
@@ -218,7 +207,7 @@ static int consider_all(const struct rehearsing *h, struct view *v)
 {
 	json_t *item;
 	size_t i;
-	int r = add_path(v, h->op->restore.image.path);
+	int r = array_add(v->paths, v->n_paths, h->op->restore.image.path);
 
 	/* The first stand-in of a path is the one that counts. */
 	if (r == 0)

@@ -61,12 +61,8 @@ static bool may_stand_still(const struct op *op)
 static int note_stopped(struct target *target, const struct job_stopped *one,
 			struct brumate_error *err)
 {
-	struct job_stopped *items = array_room(target->stopped, target->n_stopped, sizeof(*items));
-
-	if (!items)
+	if (array_add(target->stopped, target->n_stopped, *one) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	target->stopped = items;
-	items[target->n_stopped++] = *one;
 	return 0;
 }
 

@@ -102,17 +102,12 @@ DEFINE_AUTO_FINI(struct plan, plan_fini)
 /* Takes what @call owns. */
 static int add_call(struct plan *p, struct call call)
 {
-	struct call *calls = call.path ? array_room(p->calls, p->n, sizeof(*calls)) : NULL;
-
-	if (!calls) {
-		free(call.path);
-		free(call.source);
-		free(call.options);
-		return -ENOMEM;
-	}
-	p->calls = calls;
-	p->calls[p->n++] = call;
-	return 0;
+	if (call.path && array_add(p->calls, p->n, call) == 0)
+		return 0;
+	free(call.path);
+	free(call.source);
+	free(call.options);
+	return -ENOMEM;
 }
 
 /* ---- what is mounted ---- */
@@ -202,16 +197,12 @@ static int add_mounted(struct mounts *m, char *line)
 	if (!rest || sscanf(line, "%u %*u %*s %*s %4095s", &one.id, path) != 2 ||
 	    sscanf(rest, " - %63s", one.type) != 1)
 		return -EBADMSG;
-	struct mounted *items = array_room(m->items, m->n, sizeof(*items));
-	if (!items)
-		return -ENOMEM;
-	m->items = items;
 	unescape(path);
 	one.path = strdup(path);
-	if (!one.path)
-		return -ENOMEM;
-	items[m->n++] = one;
-	return 0;
+	if (one.path && array_add(m->items, m->n, one) == 0)
+		return 0;
+	free(one.path);
+	return -ENOMEM;
 }
 
 static int by_path(const void *a, const void *b)

@@ -312,17 +312,6 @@ static uint64_t mapping_end(const char *maps, uint64_t start)
 	return 0;
 }
 
-static int add_range(struct attributes_process *p, const struct attributes_range *range)
-{
-	struct attributes_range *ranges = array_room(p->ranges, p->n_ranges, sizeof(*ranges));
-
-	if (!ranges)
-		return -ENOMEM;
-	p->ranges = ranges;
-	ranges[p->n_ranges++] = *range;
-	return 0;
-}
-
 /* What a thread sees of the process's memory: where a mapping has no policy, its own stands there. */
 struct policy_view {
 	char name[48]; /* below /proc/PID */
@@ -363,7 +352,7 @@ static int read_ranges_in(struct attributes_process *p, pid_t pid, const struct 
 		uint64_t end = mapping_end(maps, range.start);
 		range.len_bytes = end - range.start;
 		if (end > range.start && p->n_ranges < ATTRIBUTES_RANGES_MAX)
-			r = add_range(p, &range);
+			r = array_add(p->ranges, p->n_ranges, range);
 	}
 	return r;
 }
@@ -406,17 +395,6 @@ static int read_ranges(struct attributes_process *p, pid_t pid)
 
 /* ---- mappings whose pages are locked as they come ---- */
 
-static int add_locked(struct attributes_process *p, const struct attributes_locked *range)
-{
-	struct attributes_locked *locked = array_room(p->locked, p->n_locked, sizeof(*locked));
-
-	if (!locked)
-		return -ENOMEM;
-	p->locked = locked;
-	locked[p->n_locked++] = *range;
-	return 0;
-}
-
 static bool has_locked(pid_t pid)
 {
 	auto_free char *status = NULL;
@@ -443,7 +421,7 @@ static int read_locked(struct attributes_process *p, pid_t pid)
 			range = (struct attributes_locked){ start, end - start };
 		else if (!strncmp(line, "VmFlags:", 8) && strstr(line, " lo") &&
 			 strstr(line, " lf") && p->n_locked < ATTRIBUTES_RANGES_MAX)
-			r = add_locked(p, &range);
+			r = array_add(p->locked, p->n_locked, range);
 	}
 	return r;
 }
@@ -485,17 +463,6 @@ void attributes_take_ranges(struct attributes *to, struct attributes *from)
 
 /* ---- watches on files that are deleted ---- */
 
-static int add_watch(struct attributes_process *p, const struct attributes_watch *watch)
-{
-	struct attributes_watch *watches = array_room(p->watches, p->n_watches, sizeof(*watches));
-
-	if (!watches)
-		return -ENOMEM;
-	p->watches = watches;
-	watches[p->n_watches++] = *watch;
-	return 0;
-}
-
 /* The number of a deleted file that the process has open; -1: it has not. */
 static int find_deleted(DIR *fds, unsigned long inode, unsigned device)
 {
@@ -532,7 +499,7 @@ static int read_watches_of(struct attributes_process *p, pid_t pid, int fd)
 			continue;
 		watch.file_fd = find_deleted(fds, inode, device);
 		if (watch.file_fd >= 0 && p->n_watches < ATTRIBUTES_WATCHES_MAX)
-			r = add_watch(p, &watch);
+			r = array_add(p->watches, p->n_watches, watch);
 	}
 	return r;
 }
@@ -712,12 +679,7 @@ static int add_process(struct attributes *a, const char *line)
 	none_to_empty(p.memory_nodes);
 	if (!list_to_mask(nodes, ATTRIBUTES_NODES, p.memory_nodes))
 		return -EBADMSG;
-	struct attributes_process *items = array_room(a->items, a->n, sizeof(*items));
-	if (!items)
-		return -ENOMEM;
-	a->items = items;
-	items[a->n++] = p;
-	return 0;
+	return array_add(a->items, a->n, p);
 }
 
 static int add_thread(struct attributes *a, const char *line)
@@ -736,12 +698,7 @@ static int add_thread(struct attributes *a, const char *line)
 	none_to_empty(t.cpus);
 	if (!list_to_mask(cpus, ATTRIBUTES_CPUS, t.cpus))
 		return -EBADMSG;
-	struct attributes_thread *threads = array_room(p->threads, p->n_threads, sizeof(*threads));
-	if (!threads)
-		return -ENOMEM;
-	p->threads = threads;
-	threads[p->n_threads++] = t;
-	return 0;
+	return array_add(p->threads, p->n_threads, t);
 }
 
 /* The thread of the line before. */
@@ -797,7 +754,7 @@ static int decode_locked(struct attributes *a, const char *line)
 	    sscanf(line, "locked %" SCNx64 " %" SCNx64 "%n", &l.start, &l.len_bytes, &end) != 2 ||
 	    line[end] || p->n_locked >= ATTRIBUTES_RANGES_MAX)
 		return -EBADMSG;
-	return add_locked(p, &l);
+	return array_add(p->locked, p->n_locked, l);
 }
 
 static int decode_range(struct attributes *a, const char *line)
@@ -814,7 +771,9 @@ static int decode_range(struct attributes *a, const char *line)
 		return -EBADMSG;
 	none_to_empty(range.policy);
 	none_to_empty(range.nodes);
-	return list_to_mask(nodes, ATTRIBUTES_NODES, range.nodes) ? add_range(p, &range) : -EBADMSG;
+	return list_to_mask(nodes, ATTRIBUTES_NODES, range.nodes)
+		       ? array_add(p->ranges, p->n_ranges, range)
+		       : -EBADMSG;
 }
 
 static int decode_watch(struct attributes *a, const char *line)
@@ -829,7 +788,7 @@ static int decode_watch(struct attributes *a, const char *line)
 	    line[end] || w.fd < 0 || w.file_fd < 0 || w.number <= 0 ||
 	    p->n_watches >= ATTRIBUTES_WATCHES_MAX)
 		return -EBADMSG;
-	return add_watch(p, &w);
+	return array_add(p->watches, p->n_watches, w);
 }
 
 int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes)
@@ -892,17 +851,6 @@ struct call_list {
 	size_t n;
 };
 
-static int add_call(struct call_list *list, const struct attributes_call *call)
-{
-	struct attributes_call *items = array_room(list->items, list->n, sizeof(*items));
-
-	if (!items)
-		return -ENOMEM;
-	list->items = items;
-	items[list->n++] = *call;
-	return 0;
-}
-
 /* By the first thread alone: the memory is that of all. */
 static int add_range_call(struct call_list *list, const struct attributes_process *p,
 			  const struct attributes_range *range)
@@ -919,7 +867,7 @@ static int add_range_call(struct call_list *list, const struct attributes_proces
 		return 0;
 	call.mask_argument = *range->nodes ? 3 : 0;
 	call.arguments[4] = *range->nodes ? ATTRIBUTES_NODES + 1 : 0;
-	return add_call(list, &call);
+	return array_add(list->items, list->n, call);
 }
 
 /* @tid 0: each thread. */
@@ -936,7 +884,7 @@ static int add_policy_call(struct call_list *list, pid_t pid, pid_t tid, const c
 	call.arguments[0] = (uint64_t)mode | flags;
 	call.mask_argument = *nodes ? 1 : 0;
 	call.arguments[2] = *nodes ? ATTRIBUTES_NODES + 1 : 0;
-	return add_call(list, &call);
+	return array_add(list->items, list->n, call);
 }
 
 static int add_thread_calls(struct call_list *list, pid_t pid, const struct attributes_thread *t)
@@ -954,9 +902,9 @@ static int add_thread_calls(struct call_list *list, pid_t pid, const struct attr
 	int r = 0;
 
 	if (t->timer_slack_ns && t->timer_slack_ns != USUAL_SLACK_NS)
-		r = add_call(list, &slack);
+		r = array_add(list->items, list->n, slack);
 	if (r == 0 && t->memory_errors != PR_MCE_KILL_DEFAULT)
-		r = add_call(list, &errors);
+		r = array_add(list->items, list->n, errors);
 	if (r == 0 && *t->memory_policy)
 		r = add_policy_call(list, pid, t->tid, t->memory_policy, t->memory_nodes);
 	return r;
@@ -972,12 +920,12 @@ static int add_calls(struct call_list *list, const struct attributes_process *p)
 						      .number = SYS_prctl,
 						      .arguments = { SET_WRITE_OR_RUN,
 								     p->write_or_run } };
-	int r = p->write_or_run ? add_call(list, &write_or_run) : 0;
+	int r = p->write_or_run ? array_add(list->items, list->n, write_or_run) : 0;
 
 	if (r == 0)
 		r = add_policy_call(list, p->pid, 0, p->memory_policy, p->memory_nodes);
 	if (r == 0 && p->personality && p->personality != UINT32_MAX)
-		r = add_call(list, &personality);
+		r = array_add(list->items, list->n, personality);
 	for (size_t i = 0; i < p->n_ranges && r == 0; i++)
 		r = add_range_call(list, p, &p->ranges[i]);
 	for (size_t i = 0; i < p->n_locked && r == 0; i++) {
@@ -988,7 +936,7 @@ static int add_calls(struct call_list *list, const struct attributes_process *p)
 			.arguments = { p->locked[i].start, p->locked[i].len_bytes, LOCK_ON_FAULT }
 		};
 
-		r = add_call(list, &lock);
+		r = array_add(list->items, list->n, lock);
 	}
 	for (size_t i = 0; i < p->n_threads && r == 0; i++)
 		r = add_thread_calls(list, p->pid, &p->threads[i]);

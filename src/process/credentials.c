@@ -110,11 +110,8 @@ static int parse_groups(struct credentials *c, const char *field)
 			field++;
 			continue;
 		}
-		gid_t *more = array_room(c->groups, c->n_groups, sizeof(*more));
-		if (!more)
+		if (array_add(c->groups, c->n_groups, gid) < 0)
 			return -ENOMEM;
-		c->groups = more;
-		c->groups[c->n_groups++] = gid;
 		field = end;
 	}
 	if (c->n_groups)
@@ -240,11 +237,8 @@ static int add_thread(struct credentials_of_process *p, pid_t pid, pid_t tid)
 	for (size_t i = 0; i < p->n; i++)
 		if (credentials_are_same(&p->items[i], &c))
 			return 0;
-	struct credentials *items = array_room(p->items, p->n, sizeof(*items));
-	if (!items)
+	if (array_add(p->items, p->n, c) < 0)
 		return -ENOMEM;
-	p->items = items;
-	p->items[p->n++] = c;
 	c = CREDENTIALS_EMPTY;
 	return 0;
 }

@@ -54,13 +54,7 @@ void scan_report_fini(struct scan_report *r)
 
 int scan_add(struct scan_report *r, const struct scan_finding *f)
 {
-	struct scan_finding *items = array_room(r->items, r->n, sizeof(*items));
-
-	if (!items)
-		return -ENOMEM;
-	r->items = items;
-	r->items[r->n++] = *f;
-	return 0;
+	return array_add(r->items, r->n, *f);
 }
 
 /* Records a finding about @p: text is "process PID (COMM) " and what @fmt makes. */
@@ -166,14 +160,8 @@ static void gather_fd(struct scan *s, const struct proc_info *p, int dir_fd, con
 		return; /* closed meanwhile */
 	f.target[n] = '\0';
 	read_fdinfo(&f);
-
-	struct scan_fd *fds = array_room(s->fds, s->n_fds, sizeof(*fds));
-	if (!fds) {
+	if (array_add(s->fds, s->n_fds, f) < 0)
 		s->r = -ENOMEM;
-		return;
-	}
-	s->fds = fds;
-	s->fds[s->n_fds++] = f;
 }
 
 static void gather_fds(struct scan *s)
@@ -522,18 +510,14 @@ static void refuse_waiting_outside(struct scan *s, const struct scan_fd *f)
 
 static void add_outside(struct scan *s, const struct unix_socket *u, const struct scan_fd *f)
 {
-	struct scan_socket *more = array_room(s->outside, s->n_outside, sizeof(*more));
-
-	if (!more) {
-		s->r = -ENOMEM;
-		return;
-	}
-	s->outside = more;
-	more[s->n_outside++] = (struct scan_socket){
+	const struct scan_socket one = {
 		.inode = u->inode,
 		.is_packets = u->type == SOCK_SEQPACKET,
 		.is_nonblocking = f->flags >= 0 && f->flags & O_NONBLOCK,
 	};
+
+	if (array_add(s->outside, s->n_outside, one) < 0)
+		s->r = -ENOMEM;
 }
 
 static void refuse_outside(struct scan *s, const struct unix_socket *u, const struct scan_fd *f)

@@ -133,17 +133,6 @@ static bool get(struct socket_option *ret, int fd, const struct known_option *k)
 	return true;
 }
 
-static int add(struct socket_options *o, const struct socket_option *option)
-{
-	struct socket_option *items = array_room(o->items, o->n, sizeof(*items));
-
-	if (!items)
-		return -ENOMEM;
-	o->items = items;
-	items[o->n++] = *option;
-	return 0;
-}
-
 /* ---- memberships in multicast groups ---- */
 
 /* Whether the socket is in the group, without a choice among senders. The kernel tells that of each socket and group alone. */
@@ -192,7 +181,7 @@ static int add_if_member(struct socket_options *o, const struct socket_option *o
 
 	memcpy(option.value, value, len);
 	option.len_bytes = len;
-	return has_membership(&option, fd) ? add(o, &option) : 0;
+	return has_membership(&option, fd) ? array_add(o->items, o->n, option) : 0;
 }
 
 /* The groups that an interface of the machine is in, for any socket, as /proc/PID/net/igmp lists them. */
@@ -279,7 +268,7 @@ static int read_socket(struct socket_options *o, const struct proc_info *info, i
 			continue;
 		option.pid = info->inner_pid;
 		option.fd = number;
-		r = add(o, &option);
+		r = array_add(o->items, o->n, option);
 	}
 	if (r == 0 && type != SOCK_STREAM && (domain == AF_INET || domain == AF_INET6))
 		r = read_memberships(o, info, number, fd, domain);
@@ -296,11 +285,8 @@ static int is_new(struct seen *seen, uint64_t inode)
 	for (size_t i = 0; i < seen->n; i++)
 		if (seen->inodes[i] == inode)
 			return 0;
-	uint64_t *inodes = array_room(seen->inodes, seen->n, sizeof(*inodes));
-	if (!inodes)
+	if (array_add(seen->inodes, seen->n, inode) < 0)
 		return -ENOMEM;
-	seen->inodes = inodes;
-	inodes[seen->n++] = inode;
 	return 1;
 }
 
@@ -408,7 +394,7 @@ int socket_options_decode(struct socket_options *ret, const char *text, size_t l
 		line[newline - text] = '\0';
 		if (!decode_line(&option, line))
 			return -EBADMSG;
-		int r = add(&o, &option);
+		int r = array_add(o.items, o.n, option);
 		if (r < 0)
 			return r;
 		text = newline + 1;

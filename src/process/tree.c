@@ -39,17 +39,6 @@ static void pids_fini(struct pids *p)
 }
 DEFINE_AUTO_FINI(struct pids, pids_fini)
 
-static int pids_add(struct pids *p, pid_t pid)
-{
-	pid_t *items = array_room(p->items, p->n, sizeof(*items));
-
-	if (!items)
-		return -ENOMEM;
-	p->items = items;
-	p->items[p->n++] = pid;
-	return 0;
-}
-
 static int add_children_of_thread(struct pids *pids, pid_t pid, const char *tid)
 {
 	char path[64];
@@ -64,7 +53,7 @@ static int add_children_of_thread(struct pids *pids, pid_t pid, const char *tid)
 	for (const char *word; (word = strsep(&rest, " "));) {
 		pid_t child = atoi(word);
 
-		if (child > 0 && (r = pids_add(pids, child)) < 0)
+		if (child > 0 && (r = array_add(pids->items, pids->n, child)) < 0)
 			return r;
 	}
 	return 0;
@@ -94,7 +83,7 @@ static int add_children_by_parent(struct pids *pids, pid_t pid)
 
 		r = read_if_there(&info, each);
 		if (r > 0 && info.ppid == pid)
-			r = pids_add(pids, each);
+			r = array_add(pids->items, pids->n, each);
 		if (r < 0)
 			return r;
 	}
@@ -165,12 +154,7 @@ static int tree_add(struct proc_tree *t, pid_t pid, pid_t parent)
 	if (r <= 0 || (parent && info.ppid != parent))
 		return r;
 
-	struct proc_info *items = array_room(t->items, t->n, sizeof(*items));
-	if (!items)
-		return -ENOMEM;
-	t->items = items;
-	t->items[t->n++] = info;
-	return 0;
+	return array_add(t->items, t->n, info);
 }
 
 static int add_children_of(struct proc_tree *t, pid_t pid)

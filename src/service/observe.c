@@ -42,13 +42,7 @@ void observation_fini(struct observation *l)
 
 static int remember_process(struct observation *l, json_t *o, const struct job *j, pid_t pid)
 {
-	struct observed *more = array_room(l->items, l->n, sizeof(*more));
-
-	if (!more)
-		return -ENOMEM;
-	l->items = more;
-	l->items[l->n++] = (struct observed){ json_incref(o), j->simulated, pid };
-	return 0;
+	return array_add(l->items, l->n, (struct observed){ json_incref(o), j->simulated, pid });
 }
 
 /* ---- what the record and /proc say ---- */

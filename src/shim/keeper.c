@@ -66,14 +66,10 @@ static int hold(struct keep *k, struct keeper_tag tag, int fd)
 		return 0;
 	}
 
-	struct kept *items = array_room(k->items, k->n, sizeof(*items));
-	if (!items) {
+	int r = array_add(k->items, k->n, (struct kept){ tag, fd });
+	if (r < 0)
 		close(fd);
-		return -ENOMEM;
-	}
-	k->items = items;
-	k->items[k->n++] = (struct kept){ tag, fd };
-	return 0;
+	return r;
 }
 
 static void keep_fini(struct keep *k)

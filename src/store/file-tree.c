@@ -151,15 +151,11 @@ static int add_file(struct tree_scan *s, const char *path, uint64_t len_bytes)
 
 	if (t->n_files == MANIFEST_FILES_MAX)
 		return brumate_fail(s->err, EFBIG, "more than %d files", MANIFEST_FILES_MAX);
-
-	struct disk_file *files = array_room(t->files, t->n_files, sizeof(*files));
-	if (!files)
+	const struct disk_file file = { .path = strdup(path), .len_bytes = len_bytes };
+	if (!file.path || array_add(t->files, t->n_files, file) < 0) {
+		free(file.path);
 		return brumate_fail(s->err, ENOMEM, "%m");
-	t->files = files;
-	char *copy = strdup(path);
-	if (!copy)
-		return brumate_fail(s->err, ENOMEM, "%m");
-	t->files[t->n_files++] = (struct disk_file){ .path = copy, .len_bytes = len_bytes };
+	}
 	t->total_bytes += len_bytes;
 	return 0;
 }

@@ -266,16 +266,10 @@ struct runners {
 
 static int add_runner(struct runners *r, pid_t tid, bool is_agent)
 {
-	struct container_thread *items = array_room(r->items, r->n, sizeof(*items));
-
-	if (!items)
-		return -ENOMEM;
-	r->items = items;
 	for (size_t i = 0; i < r->n; i++)
-		if (items[i].tid == tid)
+		if (r->items[i].tid == tid)
 			return 0;
-	items[r->n++] = (struct container_thread){ tid, is_agent };
-	return 0;
+	return array_add(r->items, r->n, (struct container_thread){ tid, is_agent });
 }
 
 /* A thread that is our library's agent, or the driver's own. What is named so need not be one. */

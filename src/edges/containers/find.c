@@ -433,17 +433,6 @@ static const char *name_in_pod(const struct service_pod_name *name, json_t *stat
 	return NULL;
 }
 
-static int add_container(struct service_pod *pod, const struct service_pod_container *c)
-{
-	void *items = array_room(pod->items, pod->n, sizeof(*pod->items));
-
-	if (!items)
-		return -ENOMEM;
-	pod->items = items;
-	pod->items[pod->n++] = *c;
-	return 0;
-}
-
 static void consider_for_pod(void *arg, const struct state *state)
 {
 	struct pod_search *s = arg;
@@ -456,7 +445,7 @@ static void consider_for_pod(void *arg, const struct state *state)
 	snprintf(c.id, sizeof(c.id), "%s", state->id);
 	snprintf(c.name, sizeof(c.name), "%s", name);
 	int r = get_init(&c.init, state, &why);
-	if (r == 0 && (r = add_container(&s->found, &c)) < 0)
+	if (r == 0 && (r = array_add(s->found.items, s->found.n, c)) < 0)
 		brumate_fail(&why, -r, "%m");
 	/* An ended container of the pod is only reported if there is nothing else to report. */
 	if (r < 0 && (s->r == 0 || s->r == -ESRCH)) {

@@ -39,13 +39,9 @@ static int add_id(struct found_list *l, const char *id)
 {
 	if (l->n == CHECKPOINTS_MAX)
 		return -EFBIG;
-	struct found *items = array_room(l->items, l->n, sizeof(*items));
+	int r = array_add(l->items, l->n, (struct found){ .id = strdup(id) });
 
-	if (!items)
-		return -ENOMEM;
-	l->items = items;
-	l->items[l->n] = (struct found){ .id = strdup(id) };
-	return l->items[l->n++].id ? 0 : -ENOMEM;
+	return r < 0 || l->items[l->n - 1].id ? r : -ENOMEM;
 }
 
 /* Keeps a name that is an id followed by a slash. */
@@ -277,13 +273,9 @@ DEFINE_AUTO_FINI(struct removal, removal_fini)
 static int note_name(void *arg, const char *name, uint64_t len_bytes)
 {
 	struct key_names *l = arg;
-	char **names = array_room(l->names, l->n, sizeof(*names));
+	int r = array_add(l->names, l->n, strdup(name));
 
-	if (!names)
-		return -ENOMEM;
-	l->names = names;
-	l->names[l->n] = strdup(name);
-	return l->names[l->n++] ? 0 : -ENOMEM;
+	return r < 0 || l->names[l->n - 1] ? r : -ENOMEM;
 }
 
 static int list_keys(void *arg, struct http_connection *s, size_t i, struct brumate_error *err)

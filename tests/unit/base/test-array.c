@@ -16,11 +16,10 @@ struct numbers {
 
 static void add(struct numbers *a, uint32_t number)
 {
-	uint32_t *items = array_room(a->items, a->n, sizeof(*items));
+	const size_t before = a->n;
 
-	CHECK(items && malloc_usable_size(items) >= (a->n + 1) * sizeof(*items));
-	a->items = items;
-	a->items[a->n++] = number;
+	CHECK(array_add(a->items, a->n, number) == 0 && a->n == before + 1);
+	CHECK(malloc_usable_size(a->items) >= a->n * sizeof(*a->items));
 }
 
 static void check_all(const struct numbers *a)

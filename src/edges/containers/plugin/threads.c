@@ -118,13 +118,7 @@ static bool is_in(const struct bystanders *b, pid_t tid)
 
 static int add(struct bystanders *b, pid_t tid)
 {
-	struct bystander *items = array_room(b->items, b->n, sizeof(*items));
-
-	if (!items)
-		return -ENOMEM;
-	b->items = items;
-	b->items[b->n++] = (struct bystander){ .thread.tid = tid };
-	return 0;
+	return array_add(b->items, b->n, (struct bystander){ .thread.tid = tid });
 }
 
 static bool runs(const struct runner *runners, size_t n, pid_t tid)
