@@ -813,7 +813,8 @@ static int ask_for_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fd
 	/* Making the lock and taking it back costs ten times what the dump of a small job does. */
 	if (s->lock == LOCK_SPARED && heal_has_tcp(&s->heal))
 		s->lock = LOCK_NEEDED;
-	r = set_common(opts, o, s->lock == LOCK_NEEDED && heal_can_lock(), fds, err);
+	r = set_common(opts, o, s->lock == LOCK_NEEDED && !o->holds_network && heal_can_lock(), fds,
+		       err);
 	if (r >= 0 && o->user)
 		r = lend_images(s, s->lock == LOCK_NEEDED, err);
 	if (r < 0)

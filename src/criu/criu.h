@@ -91,6 +91,7 @@ struct criu_options {
 	bool leave_running;		     /* dump */
 	bool shell_job;			     /* session or terminal from outside the tree */
 	bool tcp_skip_in_flight;	     /* dump: leave out connections nobody has accepted */
+	bool holds_network;		     /* dump: the caller lets no packet through */
 	bool tcp_close;			     /* restore established connections as closed */
 	const char *const *externals;	     /* dump: NULL-terminated, or NULL */
 	const struct criu_inherit *inherits; /* restore */

@@ -31,6 +31,7 @@
 #include "engine/job-files.h"
 #include "engine/rights.h"
 #include "engine/secret.h"
+#include "engine/together.h"
 #include "chunks/chunks.h"
 
 enum { CRIU_TIMEOUT_S = 600, STATUS_BYTES_MAX = 1 << 16, KILL_TIMEOUT_MS = 30000, IDS_MAX = 1000 };
@@ -279,10 +280,23 @@ int image_commit(struct op *op, struct brumate_error *err)
 	return 0;
 }
 
+/* Its set will not be. What cannot be removed now is garbage to `prune`. */
+static void remove_image(struct op *op)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+
+	store_abort(&op->checkpoint.writer); /* which keeps it from being removed */
+	op->checkpoint.committed = false;
+	if (store_remove(op->request->dir, op->checkpoint.manifest.id, &why) < 0)
+		log_warn("the checkpoint of a set that failed stays: %s", why.text);
+}
+
 static int commit(struct op *op, struct brumate_error *err)
 {
 	int r = image_commit(op, err);
 
+	if (r == 0 && (r = together_decide(op, "stored", err)) < 0)
+		remove_image(op);
 	if (r < 0)
 		return r;
 	if (!op->request
@@ -336,7 +350,9 @@ static int save_frozen(struct op *op, struct brumate_error *err)
 
 	if (!gpus)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = rights_check_dump(op, err);
+	int r = together_hold(op, err);
+	if (r == 0)
+		r = rights_check_dump(op, err);
 	if (r == 0)
 		r = rights_read_filters(op, err);
 	if (r == 0)
@@ -367,7 +383,7 @@ static int criu_event(void *arg, enum criu_event event, struct proc_id root,
 	    (r = job_files_save(op, err)) < 0)
 		return r;
 	if (op->request->leave_running) /* it has yet to let the job run on */
-		return 0;
+		return together_meet(op, "held", err);
 	progress_phase(&op->progress, "criu", op->checkpoint.criu_start_ns);
 	store_hash_ahead(&op->checkpoint.writer);
 	progress_wait_for(&op->progress, "the image to be hashed and synced");
@@ -392,6 +408,7 @@ static int start_criu(struct op *op, struct brumate_error *err)
 		.root = op->target->root,
 		.leave_running = op->request->leave_running,
 		.tcp_skip_in_flight = op->request->tcp_skip_in_flight,
+		.holds_network = together_is_wanted(op),
 		.timeout_s = CRIU_TIMEOUT_S,
 		.enter_ns_of = op->target->init.pid,
 		.on_spawned = criu_spawned,
@@ -490,6 +507,7 @@ static int let_go(struct op *op, struct brumate_error *err)
 
 	if (!op->request->leave_running)
 		return 1;
+	together_let_go(op);
 	if (!op->was_suspended)
 		r = step_bring_back(op, err);
 	op->progress.released_ns = clock_now_ns();
@@ -522,6 +540,7 @@ static const struct step checkpoint_steps[] = {
 	{ "image", "the store", begin_image, undo_image },
 	{ "live", "the copy of a running job", step_live, step_undo_live },
 	{ "criu-start", "CRIU to start", start_criu, close_criu },
+	{ "meet", "the other members of the set", together_begin, NULL },
 	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },
 	{ "park", "the job's agents", step_park, step_undo_park },
 	{ "copy", "nothing", copy_out, step_undo_copy },
@@ -529,7 +548,7 @@ static const struct step checkpoint_steps[] = {
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
 	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint,
 	  step_undo_gpu },
-	{ "criu", "CRIU to write the processes to the store", dump, NULL },
+	{ "criu", "CRIU to write the processes to the store", dump, together_let_go },
 	{ "data-out", "device memory to reach host memory", data_out, step_undo_copy },
 	{ "end", "the processes to end", end_tree, NULL },
 	{ "let-go", "host memory to reach device memory", let_go, NULL },

@@ -46,6 +46,7 @@ void op_init(struct op *op, const char *kind, struct target *target,
 		.images.dir_fd = -1,
 		.checkpoint = { .writer = STORE_WRITER_EMPTY, .work_fd = -1 },
 		.restore.image = STORE_IMAGE_EMPTY,
+		.together_fd = -1,
 	};
 	progress_init(&op->progress, caller, request->timeout_ms);
 }
@@ -64,6 +65,7 @@ void op_fini(struct op *op)
 	gpu_set_fini(&op->gpus);
 	proc_tree_fini(&op->tree);
 	cleanup_close(&op->images.dir_fd);
+	cleanup_close(&op->together_fd);
 	store_abort(&op->checkpoint.writer);
 	fetched_close(take_ptr(&op->restore.fetched));
 	device_image_reader_fini(&op->restore.device);

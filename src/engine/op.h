@@ -87,6 +87,7 @@ struct op {
 	struct op_images images;
 	struct op_checkpoint checkpoint;
 	struct op_restore restore;
+	int together_fd; /* to the coordinator of several operations (engine/together.h); -1: none */
 };
 
 /** @request: borrowed, as long as @op lives, but for its GPU map, which is the caller's to hand over; NULL:

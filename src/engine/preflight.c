@@ -18,6 +18,7 @@
 #include "process/reaper.h"
 #include "engine/job-files.h"
 #include "engine/rights.h"
+#include "engine/together.h"
 
 enum { END_TIMEOUT_MS = 200 };
 
@@ -530,7 +531,8 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 
 	if (r == 0)
 		r = preflight_scan(op, scopes, &report, err);
-	if (r == 0 && op->request->leave_running && !op->request->tcp_close && !op->request->force)
+	if (r == 0 && op->request->leave_running && !op->request->tcp_close &&
+	    !op->request->force && !together_is_wanted(op)) /* both ends are saved at once */
 		r = refuse_connections(&report, err);
 	if (r < 0)
 		return r;

@@ -18,6 +18,7 @@
 #include "base/paths.h"
 #include "engine/fetched.h"
 #include "engine/steps.h"
+#include "engine/together.h"
 #include "job/standstill.h"
 #include "process/pidns.h"
 #include "process/reaper.h"
@@ -129,14 +130,58 @@ static int lose(struct op *op, struct brumate_error *err)
 	return target_set_state(target, JOB_LOST, err);
 }
 
+/* Removes the image of a set that will not be. */
+static int remove_image(const struct target *target, struct brumate_error *err)
+{
+	auto_free char *dir = strdup(target->op.image_path);
+	char *slash = dir ? strrchr(dir, '/') : NULL;
+
+	if (!slash)
+		return dir ? 0 : brumate_fail(err, ENOMEM, "%m");
+	*slash = '\0';
+	int r = store_remove(dir, slash + 1, err);
+	return r == -ENOENT ? 0 : r;
+}
+
+/* Whether the image is there and counts: 1, 0, or -errno. Of a set that is not decided yet, it never will. */
+static int image_counts(const struct target *target, struct brumate_error *err)
+{
+	int complete = image_is_complete(target, err), given_up = together_given_up(target);
+
+	if (complete < 0)
+		return complete;
+	if (given_up < 0)
+		return brumate_fail(err, -given_up, "%s: %m", target->op.together);
+	if (complete && given_up) {
+		int r = remove_image(target, err);
+
+		return r < 0 ? r : 0;
+	}
+	return complete;
+}
+
+/* The others of its set have ended with their checkpoints, so it is to do the same. */
+static int end_with_set(struct target *target, struct brumate_error *err)
+{
+	int r = target_kill_members(target, deadline_in_ms(KILL_TIMEOUT_MS));
+
+	return r < 0 && r != -ESRCH
+		       ? brumate_fail(err, -r, "job %s is saved, and cannot be ended: %m",
+				      target->id)
+		       : 0;
+}
+
 static int recover_checkpoint(struct op *op, struct brumate_error *err)
 {
 	struct target *target = op->target;
-	int complete = image_is_complete(target, err);
+	int complete = image_counts(target, err);
 	bool was_suspended = target->op.was_suspended;
 
 	if (complete < 0)
 		return complete;
+	if (complete && target->op.together[0] && !target->op.leave_running &&
+	    end_with_set(target, err) < 0)
+		return -EAGAIN;
 	if (complete && take_image(target) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	sweep_store(target);
@@ -146,6 +191,8 @@ static int recover_checkpoint(struct op *op, struct brumate_error *err)
 		return target_set_state(target, complete ? JOB_CHECKPOINTED : JOB_LOST, err);
 	}
 	int r = target->op.criu.pid ? heal(target, err) : 0;
+	if (r == 0)
+		together_let_go(op);
 	if (r == 0 && was_suspended && vault_is_lost(op->data.vault))
 		return lose(op, err); /* to put away what is away already shows nothing */
 	if (r == 0)
@@ -211,8 +258,11 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	struct target *target = op->target;
 	auto_free char *status = path_format("%s/%s", target->dir, JOB_NAMESPACE_STATUS);
 	enum job_state state = target_state_after_restore(target);
-	int r = 0;
+	int r = together_given_up(target);
 
+	if (r < 0)
+		return brumate_fail(err, -r, "%s: %m", target->op.together);
+	r = 0;
 	if (!target_has_ended(target)) {
 		/* While CRIU builds them the driver has not been asked for anything, and would wait for them for ever. */
 		if (!target->op.criu.pid && op_find_gpus(op, NULL) == 0)

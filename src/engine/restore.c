@@ -39,6 +39,7 @@
 #include "job/log.h"
 #include "engine/secret.h"
 #include "engine/steps.h"
+#include "engine/together.h"
 #include "process/hugetlb.h"
 #include "process/pidns.h"
 #include "process/reaper.h"
@@ -432,8 +433,9 @@ static int check_restore(struct op *op, struct brumate_error *err)
 
 	if (!m->n_processes)
 		return brumate_fail(err, EBADMSG, "checkpoint %s: no processes", m->id);
-	if ((r = check_machine(m, err)) < 0 || (r = rights_check_users(op, err)) < 0 ||
-	    (r = check_huge_pages(m, err)) < 0 || (r = check_driver(op, err)) < 0)
+	if ((r = together_check(op, err)) < 0 || (r = check_machine(m, err)) < 0 ||
+	    (r = rights_check_users(op, err)) < 0 || (r = check_huge_pages(m, err)) < 0 ||
+	    (r = check_driver(op, err)) < 0)
 		return r;
 	if (take_gpus(op) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -524,7 +526,9 @@ static int on_event(void *arg, enum criu_event event, struct proc_id root,
 	if (event != CRIU_EVENT_RESTORED) {
 		int filled = fill_memory(op, event, err);
 
-		return filled == 0 && event == CRIU_EVENT_RESUMING ? op_attributes_give(op, err)
+		if (filled == 0 && event == CRIU_EVENT_RESUMING)
+			filled = op_attributes_give(op, err);
+		return filled == 0 && event == CRIU_EVENT_RESUMING ? together_meet(op, "built", err)
 								   : filled;
 	}
 	int r = fault_point("restore.built");
@@ -856,11 +860,22 @@ static int map_early(struct op *op, struct brumate_error *err)
 	return step_map_early(op, err);
 }
 
+/* All that may fail has been done. */
+static int agree(struct op *op, struct brumate_error *err)
+{
+	int r = together_decide(op, "filled", err);
+
+	if (r == 0)
+		together_let_go(op);
+	return r < 0 || together_is_wanted(op) ? r : 1;
+}
+
 static const struct step restore_steps[] = {
 	{ "verify", "the image to be read", verify, undo_verify },
 	{ "preflight", "free device memory", check_restore, NULL },
 	{ "load", "the store", load_device_image, step_undo_copy },
 	{ "compare", "the image to be read and compared", end_comparing, NULL },
+	{ "meet", "the other members of the set", together_begin, NULL },
 	{ "files", "the job's files to be as they were", restore_files, job_files_undo },
 	{ "criu", "CRIU to bring the processes back", restore_processes, undo_processes },
 	{ "continue", "nothing", step_continue_restored, NULL },
@@ -869,6 +884,7 @@ static const struct step restore_steps[] = {
 	{ "map-ahead", "device memory to be filled", map_early, NULL },
 	{ "data-in", "device memory to be filled", step_data, step_undo_copy },
 	{ "map", "the job's agents", step_map, NULL },
+	{ "agree", "the other members of the set", agree, NULL },
 	{ "open", "the job's agents", step_open, NULL },
 	{ "continue-others", "the processes that were stopped", step_continue_others, NULL },
 };

@@ -181,6 +181,7 @@ static const struct schema_field manifest_fields[] = {
 	LIST(struct manifest, "filters", filters, n_filters, filters_fields, MANIFEST_RIGHTS_MAX,
 	     .optional = true),
 	/* MAC and signature do not cover themselves: body_digest(). */
+	TEXT(struct manifest, "set", set, .since = 3, .optional = true),
 	TEXT(struct manifest, "mac", mac, .since = 2, .optional = true),
 	TEXT(struct manifest, "signer", signer, .since = 2, .optional = true),
 	TEXT(struct manifest, "signature", signature, .since = 2, .optional = true),

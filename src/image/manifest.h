@@ -187,6 +187,7 @@ struct manifest {
 		uint64_t written_bytes; /* length of new packs */
 	} memory;			/* since version 2; all empty before */
 
+	char set[MANIFEST_ID_BYTES]; /* the set without which it is none (store/set.h); empty: it is alone. Since version 3 */
 	bool tcp_close; /* TCP connections are restored as closed */
 	bool leave_running;
 	double downtime_seconds; /* 0 if the job did not continue */

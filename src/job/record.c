@@ -46,6 +46,8 @@ static const struct schema_field op_fields[] = {
 	FIELD(struct job_op, "image", image_path, FIELD_RAW_TEXT,
 	      .size = sizeof(((struct job_op *)0)->image_path)),
 	PART(struct job_op, "criu", criu, id_fields, .nullable = true),
+	FIELD(struct job_op, "together", together, FIELD_RAW_TEXT,
+	      .size = sizeof(((struct job_op *)0)->together), .lenient = true),
 };
 
 static const struct schema_field stopped_fields[] = {

@@ -42,6 +42,7 @@ static const struct request_option request_options[] = {
 	{ "rehearse", "rehearse", REQUEST_FLAG, CHECKPOINT | SCHEDULE, AT(rehearse), -1 },
 	{ "keep_files", "keep-files", REQUEST_FLAG, RESTORE, AT(keep_files), -1 },
 	{ "room_of", NULL, REQUEST_OURS, RESUME, AT(room_of), -1 },
+	{ "together", NULL, REQUEST_PATH, CHECKPOINT | RESTORE, AT(together), -1 },
 	{ "id", NULL, REQUEST_PLACE, CHECKPOINT, AT(id), -1 },
 	{ "dir", NULL, REQUEST_PLACE, CHECKPOINT | SCHEDULE, AT(dir), -1 },
 	{ "compress", "compress", REQUEST_WORD, CHECKPOINT | SCHEDULE, AT(compress),

@@ -55,6 +55,8 @@ struct request {
 	size_t n_pairs;
 	/* The id of the job that is leaving for it: it is waited for as long as that takes, before all others; empty: none. */
 	char room_of[REQUEST_JOB_BYTES];
+	/* The socket of the coordinator of several operations, absolute; "": it is alone (engine/together.h). */
+	char together[REQUEST_KEY_FILE_BYTES];
 	bool unnamed; /* nobody asked for just this @id: where it is taken, the next one will do */
 	char id[MANIFEST_ID_BYTES]; /* of the checkpoint to be made */
 	char dir[PATH_MAX];	    /* the store it goes to, absolute */

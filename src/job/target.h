@@ -61,6 +61,8 @@ struct job_op {
 	char image_path
 		[1024]; /* checkpoint: where the committed image will be; restore: the image */
 	struct proc_id criu;
+	char together
+		[1024]; /* what says whether the others did it, too (store/set.h); empty: it is alone */
 };
 
 /** Device memory that a suspended or saved target needs again. */

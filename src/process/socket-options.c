@@ -253,8 +253,9 @@ static int read_memberships(struct socket_options *o, const struct proc_info *in
 	return r;
 }
 
-static int read_socket(struct socket_options *o, const struct proc_info *info, int number, int fd)
+static int read_socket(void *arg, const struct proc_info *info, int number, int fd)
 {
+	struct socket_options *o = arg;
 	int domain = 0, type = 0, r = 0;
 	socklen_t len = sizeof(int);
 
@@ -290,7 +291,8 @@ static int is_new(struct seen *seen, uint64_t inode)
 	return 1;
 }
 
-static int read_process(struct socket_options *o, struct seen *seen, const struct proc_info *info)
+static int each_of_process(struct seen *seen, const struct proc_info *info, sockets_fn fn,
+			   void *arg)
 {
 	auto_close int process = (int)syscall(SYS_pidfd_open, info->id.pid, 0);
 	auto_closedir DIR *dir = proc_dir_open(info->id.pid, "fd");
@@ -306,21 +308,28 @@ static int read_process(struct socket_options *o, struct seen *seen, const struc
 		    (r = is_new(seen, inode)) <= 0)
 			continue;
 		auto_close int fd = (int)syscall(SYS_pidfd_getfd, process, atoi(e->d_name), 0);
-		r = fd < 0 ? 0 : read_socket(o, info, atoi(e->d_name), fd);
+		r = fd < 0 ? 0 : fn(arg, info, atoi(e->d_name), fd);
 	}
 	return r < 0 ? r : 0;
 }
 
-int socket_options_read(struct socket_options *ret, const struct proc_tree *tree)
+int sockets_each(const struct proc_tree *tree, sockets_fn fn, void *arg)
 {
-	auto_(socket_options_fini) struct socket_options o = SOCKET_OPTIONS_EMPTY;
 	struct seen seen = { 0 };
 	int r = 0;
 
 	for (size_t i = 0; i < tree->n && r == 0; i++)
 		if (tree->items[i].state != 'Z')
-			r = read_process(&o, &seen, &tree->items[i]);
+			r = each_of_process(&seen, &tree->items[i], fn, arg);
 	free(seen.inodes);
+	return r;
+}
+
+int socket_options_read(struct socket_options *ret, const struct proc_tree *tree)
+{
+	auto_(socket_options_fini) struct socket_options o = SOCKET_OPTIONS_EMPTY;
+	int r = sockets_each(tree, read_socket, &o);
+
 	if (r == 0)
 		*ret = take_struct(o, SOCKET_OPTIONS_EMPTY);
 	return r;

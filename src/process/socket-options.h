@@ -37,6 +37,12 @@ struct socket_options {
 void socket_options_fini(struct socket_options *o);
 DEFINE_AUTO_FINI(struct socket_options, socket_options_fini)
 
+/** Called with a copy of the descriptor @number (borrowed) of a process; <0 ends the walk. */
+typedef int (*sockets_fn)(void *arg, const struct proc_info *info, int number, int fd);
+
+/** Calls @fn for all sockets of @tree, each once. A socket that cannot be reached is left out. 0, -ENOMEM, or what @fn returned. */
+int sockets_each(const struct proc_tree *tree, sockets_fn fn, void *arg);
+
 /** Reads those of all sockets of @tree, each once. A socket that cannot be reached is left out. 0, -ENOMEM. */
 int socket_options_read(struct socket_options *ret, const struct proc_tree *tree);
 

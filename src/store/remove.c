@@ -22,6 +22,7 @@
 #include "base/paths.h"
 #include "base/size.h"
 #include "store/image.h"
+#include "store/set.h"
 
 enum { HIDDEN_BYTES = MANIFEST_ID_BYTES + 64 };
 
@@ -239,6 +240,7 @@ struct candidate {
 	char id[MANIFEST_ID_BYTES], job[MANIFEST_ID_BYTES];
 	char created[sizeof(((struct manifest *)0)->created)];
 	uint64_t sequence;
+	bool is_rest; /* of a set that is none */
 };
 
 struct prune_search {
@@ -268,6 +270,7 @@ static void add_candidate(struct prune_search *s, const struct manifest *m)
 	snprintf(c->job, sizeof(c->job), "%s", m->job.id[0] ? m->job.id : m->job.name);
 	snprintf(c->created, sizeof(c->created), "%s", m->created);
 	c->sequence = manifest_sequence(m);
+	c->is_rest = m->set[0] && set_counts(s->dir, m->set, m->id) == 0;
 }
 
 static void consider_candidate(void *arg, const char *id, const struct store_image *i,
@@ -315,17 +318,23 @@ static int prune_found(const char *dir, const struct store_prune *p, const struc
 		       struct brumate_error *err)
 {
 	auto_free struct retention_item *items = calloc(s->n ? s->n : 1, sizeof(*items));
+	size_t n = 0;
 	int removed = 0;
 
 	if (!items)
 		return brumate_fail(err, ENOMEM, "%m");
+	/* They do not count among those that the rule keeps. */
 	for (size_t i = 0; i < s->n; i++)
-		items[i] = (struct retention_item){ .id = s->found[i].id,
-						    .job = s->found[i].job,
-						    .sequence = s->found[i].sequence,
-						    .created = s->found[i].created };
-	retention_choose(items, s->n, &p->rule, clock_wall_ns() / NS_PER_MS);
+		if (s->found[i].is_rest)
+			removed += remove_candidate(dir, p, s->found[i].id);
 	for (size_t i = 0; i < s->n; i++)
+		if (!s->found[i].is_rest)
+			items[n++] = (struct retention_item){ .id = s->found[i].id,
+							      .job = s->found[i].job,
+							      .sequence = s->found[i].sequence,
+							      .created = s->found[i].created };
+	retention_choose(items, n, &p->rule, clock_wall_ns() / NS_PER_MS);
+	for (size_t i = 0; i < n; i++)
 		if (items[i].doomed)
 			removed += remove_candidate(dir, p, items[i].id);
 	return removed;

@@ -428,7 +428,7 @@ static int fill_files(struct manifest *m, struct file_tree *t)
 
 static void fill_header(struct manifest *m, const struct store_writer *w)
 {
-	m->version = m->job.started_as[0] ? MANIFEST_VERSION : MANIFEST_VERSION_USUAL;
+	m->version = m->job.started_as[0] || m->set[0] ? MANIFEST_VERSION : MANIFEST_VERSION_USUAL;
 	snprintf(m->id, sizeof(m->id), "%s", w->id);
 	if (w->key)
 		snprintf(m->key_id, sizeof(m->key_id), "%s", w->key->id);

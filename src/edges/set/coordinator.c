@@ -1,0 +1,390 @@
+// SPDX-License-Identifier: MIT
+/*
+ * The coordinator of a set: starts the channels, has all members come to each meeting before one goes on from it, decides at the last. It
+ * keeps nothing: where it dies, the members give up, or go on, by what the store says.
+ */
+#include "edges/set/set.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/paths.h"
+#include "base/start.h"
+#include "wire/wire.h"
+
+enum { WORDS_MAX = 256, GIVE_UP_MS = 60000, CHANNEL_END_MS = 5000 };
+
+void set_fini(struct set *s)
+{
+	for (size_t i = 0; i < s->n; i++) {
+		struct member *m = &s->members[i];
+
+		cleanup_close(&m->in);
+		cleanup_close(&m->out);
+		free(m->node);
+		free(m->what);
+		free(m->buf);
+		json_decref(m->parameters);
+		json_decref(m->done);
+	}
+	free(s->members);
+	*s = (struct set){ 0 };
+}
+
+struct member *set_add(struct set *s, const char *node, size_t node_len, const char *what,
+		       json_t *parameters)
+{
+	struct member *members = array_room(s->members, s->n, sizeof(*members));
+	struct member *m = members ? &members[s->n] : NULL;
+
+	s->members = members ? members : s->members;
+	if (!m) {
+		json_decref(parameters);
+		return NULL;
+	}
+	*m = (struct member){ .in = -1, .out = -1, .parameters = parameters };
+	s->n++;
+	m->node = strndup(node, node_len);
+	m->what = strdup(what);
+	return m->node && m->what && parameters ? m : NULL;
+}
+
+/* ---- channels ---- */
+
+/* @word with each %n replaced by the node (owned). */
+static char *fill_in(const char *word, const char *node)
+{
+	char *text = NULL;
+	size_t len;
+	FILE *f = open_memstream(&text, &len);
+
+	for (; f && *word; word++) {
+		if (word[0] == '%' && word[1] == 'n') {
+			fputs(node, f);
+			word++;
+		} else {
+			putc(*word, f);
+		}
+	}
+	if (f && fclose(f) == 0)
+		return text;
+	free(text);
+	return NULL;
+}
+
+/* The words of the command that speaks for @m; what is allocated stays until exec or exit. */
+static char **channel_argv(const struct set *s, const struct member *m)
+{
+	static char brumate[] = "brumate", set[] = "set", member[] = "member";
+	char **argv = calloc(WORDS_MAX + 4, sizeof(*argv));
+	char *via = *m->node ? strdup(s->via) : NULL, *rest = via;
+	size_t n = 0;
+
+	if (!argv || (*m->node && !via))
+		goto fail;
+	for (char *word; (word = strsep(&rest, " "));) {
+		if (!*word)
+			continue;
+		if (n == WORDS_MAX || !(argv[n++] = fill_in(word, m->node)))
+			goto fail;
+	}
+	argv[n++] = brumate;
+	argv[n++] = set;
+	argv[n] = member;
+	free(via);
+	return argv;
+fail:
+	free(via);
+	free(argv);
+	return NULL;
+}
+
+static _Noreturn void run_channel(char **argv, bool is_here, int in, int out)
+{
+	setpgid(0, 0); /* Ctrl-C is for us: we have the members give up, and wait until they have */
+	if (dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0)
+		_exit(EXIT_FAILED);
+	if (is_here)
+		execv("/proc/self/exe", argv);
+	else
+		execvp(argv[0], argv);
+	_exit(EXIT_NO_COMMAND);
+}
+
+static int start_channel(const struct set *s, struct member *m, struct brumate_error *err)
+{
+	int to[2] = { -1, -1 }, from[2] = { -1, -1 };
+	auto_free char **argv = channel_argv(s, m);
+
+	if (!argv)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (pipe2(to, O_CLOEXEC) < 0 || pipe2(from, O_CLOEXEC) < 0)
+		return brumate_fail(err, errno, "pipe: %m");
+	m->pid = fork();
+	if (m->pid == 0)
+		run_channel(argv, !*m->node, to[0], from[1]);
+	close(to[0]);
+	close(from[1]);
+	m->in = to[1];
+	m->out = from[0];
+	return m->pid < 0 ? brumate_fail(err, errno, "fork: %m") : 0;
+}
+
+static void send_line(struct member *m, json_t *line)
+{
+	auto_json json_t *owned = line;
+	auto_free char *text = owned ? json_dumps(owned, JSON_COMPACT) : NULL;
+	auto_free char *whole = text ? path_format("%s\n", text) : NULL;
+	size_t len = whole ? strlen(whole) : 0;
+
+	/* One that has gone is heard of at its other end. */
+	for (size_t done = 0; m->in >= 0 && done < len;) {
+		ssize_t n = write(m->in, whole + done, len - done);
+
+		if (n < 0 && errno != EINTR)
+			cleanup_close(&m->in);
+		done += n > 0 ? (size_t)n : 0;
+	}
+}
+
+/* ---- what members say ---- */
+
+static void fail_member(struct member *m, int code, const char *text)
+{
+	if (!m->why.code)
+		brumate_fail(&m->why, code, "%s", text);
+}
+
+static void take_line(struct member *m, const char *line)
+{
+	auto_json json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+	json_t *failed = json_object_get(o, "failed");
+
+	if (json_is_string(json_object_get(o, "at")))
+		snprintf(m->at, sizeof(m->at), "%s", text_of(o, "at"));
+	else if (json_is_object(failed))
+		wire_error_from_json(&m->why, failed);
+	else if (json_object_get(o, "done"))
+		m->done = m->done ? m->done : json_incref(json_object_get(o, "done"));
+	else
+		fail_member(m, EPROTO,
+			    "its channel says what no member does: is there another brumate?");
+	m->ended = m->ended || failed || m->done || m->why.code;
+}
+
+static void hear(struct member *m)
+{
+	char *buf = m->len + 1 < LINE_BYTES_MAX ? realloc(m->buf, m->len + 4097) : NULL;
+	ssize_t n = -1;
+
+	if (buf) {
+		m->buf = buf;
+		n = read(m->out, buf + m->len, 4096);
+		if (n < 0 && errno == EINTR)
+			return;
+	}
+	if (n <= 0) {
+		cleanup_close(&m->out);
+		m->ended = true;
+		if (!m->done)
+			fail_member(m, EPIPE, "its channel has ended");
+		return;
+	}
+	m->len += (size_t)n;
+	buf[m->len] = '\0';
+	for (char *end; (end = memchr(m->buf, '\n', m->len));) {
+		*end = '\0';
+		take_line(m, m->buf);
+		m->len -= (size_t)(end + 1 - m->buf);
+		memmove(m->buf, end + 1, m->len + 1);
+	}
+}
+
+/* Reads once from each channel that has something. 0; -ETIMEDOUT, -ECANCELED. */
+static int hear_some(struct set *s, uint64_t deadline_ns, int cancel_fd)
+{
+	auto_free struct pollfd *fds = calloc(s->n + 1, sizeof(*fds));
+
+	if (!fds)
+		return -ENOMEM;
+	for (size_t i = 0; i < s->n; i++)
+		fds[i] = (struct pollfd){ .fd = s->members[i].out, .events = POLLIN };
+	fds[s->n] = (struct pollfd){ .fd = cancel_fd, .events = POLLIN };
+	int n = poll(fds, s->n + 1, deadline_left_ms(deadline_ns));
+	if (n == 0)
+		return -ETIMEDOUT;
+	for (size_t i = 0; n > 0 && i < s->n; i++)
+		if (fds[i].revents)
+			hear(&s->members[i]);
+	return n > 0 && fds[s->n].revents ? -ECANCELED : 0;
+}
+
+/* ---- meetings ---- */
+
+static bool one_has_ended(const struct set *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (s->members[i].ended)
+			return true;
+	return false;
+}
+
+static const struct member *find_late(const struct set *s, const char *at)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (strcmp(s->members[i].at, at) != 0)
+			return &s->members[i];
+	return NULL;
+}
+
+static void name_member(char *ret, size_t room, const struct member *m)
+{
+	snprintf(ret, room, "%s%s%s", m->node, *m->node ? ":" : "", m->what);
+}
+
+/* Waits until all have come to @at. */
+static int meet(struct set *s, const char *at, struct brumate_error *err)
+{
+	const struct member *late;
+	char point[32], who[300];
+
+	while (!one_has_ended(s) && (late = find_late(s, at))) {
+		int r = hear_some(s, s->deadline_ns, s->cancel_fd);
+
+		if (r == 0)
+			continue;
+		name_member(who, sizeof(who), late);
+		if (r == -ETIMEDOUT)
+			return brumate_fail(err, ETIMEDOUT, "member %s was not %s in time", who,
+					    at);
+		return brumate_fail(err, -r, r == -ECANCELED ? "cancelled" : "%m");
+	}
+	if (one_has_ended(s))
+		return brumate_fail(err, ECANCELED, "a member has ended");
+	snprintf(point, sizeof(point), "set.all-%s", at);
+	int r = fault_point(point);
+	return r < 0 ? brumate_fail(err, -r, "injected: %m") : 0;
+}
+
+static void go(struct set *s, const char *path)
+{
+	for (size_t i = 0; i < s->n; i++) {
+		s->members[i].at[0] = '\0';
+		send_line(&s->members[i], json_pack("{s:s}", "go", path));
+	}
+}
+
+/* ---- the end ---- */
+
+static bool all_have_ended(const struct set *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (!s->members[i].ended)
+			return false;
+	return true;
+}
+
+/* Channels that hang are killed; whom they spoke for comes to its end without them. */
+static void end_channels(struct set *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		cleanup_close(&s->members[i].in);
+	for (uint64_t deadline_ns = deadline_in_ms(CHANNEL_END_MS); !all_have_ended(s);)
+		if (hear_some(s, deadline_ns, -1) < 0)
+			break;
+	for (size_t i = 0; i < s->n; i++) {
+		struct member *m = &s->members[i];
+
+		if (m->pid <= 0)
+			continue;
+		if (!m->ended)
+			kill(-m->pid, SIGKILL);
+		cleanup_close(&m->out);
+		waitpid(m->pid, NULL, 0);
+	}
+}
+
+/* Closing their stdin tells them; each says how it ended, which takes as long as its undo. */
+static void have_all_give_up(struct set *s)
+{
+	uint64_t deadline_ns = deadline_in_ms(GIVE_UP_MS);
+
+	for (size_t i = 0; i < s->n; i++)
+		cleanup_close(&s->members[i].in);
+	while (!all_have_ended(s) && hear_some(s, deadline_ns, -1) == 0)
+		;
+	end_channels(s);
+}
+
+/* The member whose failure is the cause: the others have only learnt of it. */
+static const struct member *find_cause(const struct set *s)
+{
+	const struct member *second = NULL;
+
+	for (size_t i = 0; i < s->n; i++) {
+		const struct member *m = &s->members[i];
+
+		if (m->why.code && m->why.code != ECANCELED && m->why.code != EPIPE)
+			return m;
+		if (m->why.code && (!second || m->why.code == EPIPE))
+			second = m;
+	}
+	return second;
+}
+
+static int explain(const struct set *s, int r, const struct brumate_error *own,
+		   struct brumate_error *err)
+{
+	const struct member *m =
+		r == -ECANCELED && strcmp(own->text, "cancelled") ? find_cause(s) : NULL;
+	char who[300];
+
+	*err = m ? m->why : *own;
+	if (!m)
+		return r;
+	name_member(who, sizeof(who), m);
+	return brumate_wrap(err, -m->why.code, "member %s", who);
+}
+
+int set_run(struct set *s, const char *word, const char *const *meetings, struct set_writer *w,
+	    int (*commit)(struct set *s, struct set_writer *w, void *arg,
+			  struct brumate_error *err),
+	    void *arg, bool *ret_decided, struct brumate_error *err)
+{
+	struct brumate_error own = BRUMATE_ERROR_NONE;
+	int r = 0;
+
+	*ret_decided = false;
+	signal(SIGPIPE, SIG_IGN);
+	for (size_t i = 0; i < s->n && r == 0; i++)
+		r = start_channel(s, &s->members[i], &own);
+	for (size_t i = 0; i < s->n && r == 0; i++)
+		send_line(&s->members[i], json_pack("{s:s,s:O}", "do", word, "parameters",
+						    s->members[i].parameters));
+	for (size_t i = 0; meetings[i] && r == 0; i++) {
+		r = meet(s, meetings[i], &own);
+		if (r == 0 && !meetings[i + 1])
+			r = commit(s, w, arg, &own);
+		if (r == 0)
+			go(s, w->path);
+	}
+	if (r < 0) {
+		have_all_give_up(s);
+		return explain(s, r, &own, err);
+	}
+	*ret_decided = true;
+	while (!all_have_ended(s) && hear_some(s, s->deadline_ns, -1) == 0)
+		;
+	end_channels(s);
+	return 0;
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A set as its coordinator sees it: members on nodes, each at the other end of a channel, the stdin and stdout of `brumate set member` that some
+ * launcher (ssh, srun, kubectl exec) started there: its authentication, its user, no port of ours. A line is a JSON object:
+ *
+ *	to the member    {"do": "checkpoint" or "restore", "parameters": {...}}, then {"go": ""} for each meeting; its end gives up
+ *	of the member    {"at": "ready"} at each meeting (engine/together.h), then {"done": {...}} or {"failed": {...}}
+ *
+ * A member is not believed more than its user may: it names nothing that the coordinator opens.
+ */
+#pragma once
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "store/set.h"
+
+enum { LINE_BYTES_MAX = 1 << 20, AT_BYTES = 16 };
+
+struct member {
+	char *node;	    /* owned; "": here */
+	char *what;	    /* the job, or the checkpoint; owned */
+	json_t *parameters; /* owned */
+	pid_t pid;
+	int in, out; /* of the channel; -1: closed */
+	char *buf;   /* owned: what of a line has come */
+	size_t len;
+	char at[AT_BYTES];
+	json_t *done;		  /* owned */
+	struct brumate_error why; /* code 0: it has not failed */
+	bool ended;		  /* nothing is to be heard of it any more */
+};
+
+struct set {
+	struct member *members; /* owned */
+	size_t n;
+	const char *via; /* a command, in which %n is the node */
+	uint64_t deadline_ns;
+	int cancel_fd;
+};
+void set_fini(struct set *s);
+DEFINE_AUTO_FINI(struct set, set_fini)
+
+/** Adds a member. @parameters: taken. NULL without memory. */
+struct member *set_add(struct set *s, const char *node, size_t node_len, const char *what,
+		       json_t *parameters);
+
+/**
+ * set_run() - have all members do the same, as one
+ * @word: "checkpoint" or "restore"
+ * @meetings: NULL-terminated; at the last one @commit decides
+ *
+ * Any failure before that, here or there, makes all give up. Returns 0; <0 with the reason of the first member that has one. After the decision
+ * @ret_decided is true, and later failures are in the members.
+ */
+int set_run(struct set *s, const char *word, const char *const *meetings, struct set_writer *w,
+	    int (*commit)(struct set *s, struct set_writer *w, void *arg,
+			  struct brumate_error *err),
+	    void *arg, bool *ret_decided, struct brumate_error *err);
+
+/** `brumate set member`: the other end. */
+int member_run(struct brumate_error *err);

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+/*
+ * An operation that is one of several: members of a set, on this node and on others, are saved or restored as one. Their coordinator listens at the socket that the request names (request.together, SOCK_SEQPACKET). At each meeting the operation says
+ * how far it is and waits until the coordinator answers "go", when all are as far; the end of the connection means that they are not to be.
+ * What the others are, and where, is not known here. Whether the last meeting was a success is decided in the store (store/set.h), so
+ * an operation whose coordinator, connection or shim has died comes to the same end as the others.
+ *
+ *	checkpoint  ready   all have looked, and nothing is touched; the answer is "go PATH", of the decision
+ *	            held    with --leave-running: the job is in the images, and stands still, its connections held (process/socket-hold.h)
+ *	            stored  the checkpoint is complete. Decided: it counts, or the job runs on
+ *	restore     ready   all is verified, nothing is built
+ *	            built   all processes and connections are there, and stand still
+ *	            filled  all is back, but for the gates and the connections. Decided: they open, or all is taken down again
+ */
+#pragma once
+
+#include "engine/op.h"
+
+/** Whether @op is one of several. */
+bool together_is_wanted(const struct op *op);
+
+/** The first meeting, "ready". Does nothing for an operation that is alone. Errors to act on: -ECANCELED. */
+int together_begin(struct op *op, struct brumate_error *err);
+
+/** A meeting. Does nothing for an operation that is alone. */
+int together_meet(struct op *op, const char *at, struct brumate_error *err);
+
+/** The last meeting. Waits for the store where it cannot tell how that was decided. -ECANCELED: it was given up. */
+int together_decide(struct op *op, const char *at, struct brumate_error *err);
+
+/** Holds the connections of the job, which is frozen. */
+int together_hold(struct op *op, struct brumate_error *err);
+
+/** Releases them. Also for what CRIU brought back of a member, whether or not it comes back with the others. */
+void together_let_go(struct op *op);
+
+/** How it was decided, for the shim that takes over: as set_give_up(). 0 where it is alone. */
+int together_given_up(const struct target *target);
+
+/** Refuses to restore a member's checkpoint alone, whose connections would have no other end. */
+int together_check(const struct op *op, struct brumate_error *err);
