@@ -247,6 +247,11 @@ static const struct key {
 	{ "Run", "MinResident", KIND_DURATION, offsetof(struct brumate_conf, min_resident_ms) },
 	{ "Run", "LogKeep", KIND_BYTES, offsetof(struct brumate_conf, log_bytes) },
 	{ "Run", "DataPath", KIND_DATA_PATH, offsetof(struct brumate_conf, data_path) },
+	{ "Hooks", "BeforeSuspend", KIND_PATH, offsetof(struct brumate_conf, hook_before_suspend) },
+	{ "Hooks", "AfterResume", KIND_PATH, offsetof(struct brumate_conf, hook_after_resume) },
+	{ "Hooks", "AfterRestore", KIND_PATH, offsetof(struct brumate_conf, hook_after_restore) },
+	{ "Hooks", "OnFailure", KIND_PATH, offsetof(struct brumate_conf, hook_on_failure) },
+	{ "Hooks", "Timeout", KIND_DURATION, offsetof(struct brumate_conf, hook_timeout_ms) },
 	{ "Criu", "Path", KIND_PATH, offsetof(struct brumate_conf, criu_path) },
 	{ "Container", "Force", KIND_BOOL, offsetof(struct brumate_conf, container_force) },
 	{ "Container", "Memory", KIND_MEMORY, offsetof(struct brumate_conf, container_memory) },
@@ -262,6 +267,10 @@ void conf_fini(struct brumate_conf *c)
 	free(c->signing_key);
 	free(c->trusted_keys);
 	free(c->spill_dir);
+	free(c->hook_before_suspend);
+	free(c->hook_after_resume);
+	free(c->hook_after_restore);
+	free(c->hook_on_failure);
 	free(c->criu_path);
 	free(c->container_state);
 	for (size_t i = 0; i < c->n_warnings; i++)

@@ -47,7 +47,8 @@ struct brumate_conf {
 	char *signing_key; /* SigningKey=PATH: signs manifests. Owned; NULL: not signed */
 	char *trusted_keys; /* TrustedKeys=PATH: keys of trusted signers. Owned; NULL: no signature needed */
 	bool allow_unauthenticated; /* AllowUnauthenticated=no: read checkpoints without proof of their origin */
-	uint64_t files_bytes; /* Files=0: saves the content of files that a job writes, up to this size; 0: of none */
+	uint64_t
+		files_bytes; /* Files=0: saves the content of files that a job writes, up to this size; 0: of none */
 	enum conf_compress compress; /* Compress=auto: of memory; none, lz4, zstd */
 
 	/* [Operation] */
@@ -68,7 +69,7 @@ struct brumate_conf {
 	bool digests;	  /* Digests=yes: skip zeros, compare what was copied in */
 
 	/* [Run] */
-	enum conf_gpu gpu; /* Gpu=auto: "simulated" puts jobs on the simulated GPU */
+	enum conf_gpu gpu;	       /* Gpu=auto: "simulated" puts jobs on the simulated GPU */
 	enum conf_data_path data_path; /* DataPath=auto: what moves device memory; broker, driver */
 	uint64_t
 		min_resident_ms; /* MinResident=2s: how long a job that came back, and is in use, stays on its GPU */
@@ -76,6 +77,13 @@ struct brumate_conf {
 		wake_wait_ms; /* WakeWait=1m: how long a job that is to wake may stay without its GPU before it is stuck */
 	uint64_t
 		log_bytes; /* LogKeep=1G: how much of the end of a job's log is kept; 0 = all of it */
+
+	/* [Hooks] programs, owned; NULL: none */
+	char *hook_before_suspend; /* BeforeSuspend=PATH: one that fails forbids it */
+	char *hook_after_resume;   /* AfterResume=PATH */
+	char *hook_after_restore;  /* AfterRestore=PATH */
+	char *hook_on_failure; /* OnFailure=PATH: of an operation, or of a checkpoint by schedule */
+	uint64_t hook_timeout_ms; /* Timeout=10s: after which a hook is ended, and has failed */
 
 	/* [Criu] */
 	char *criu_path; /* Path=PATH: the criu to use. Owned; NULL: search for one */
@@ -95,6 +103,7 @@ struct brumate_conf {
 	((struct brumate_conf){ .lock_timeout_ms = 10000, \
 				.idle_timeout_ms = 60000, \
 				.wake_wait_ms = 60000,    \
+				.hook_timeout_ms = 10000, \
 				.min_resident_ms = 2000,  \
 				.log_bytes = 1ull << 30,  \
 				.spare_copy = true,       \

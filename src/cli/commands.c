@@ -20,6 +20,8 @@ static const struct option_spec run_options[] = {
 	FLAG(OPT_WAKE, "wake", 0, "once suspended, resume it when it next calls the GPU"),
 	VALUE(OPT_PRIORITY, "priority", 0, "N", COMPLETES_NOTHING,
 	      "of jobs that share GPUs, those with a higher one come first (default: 0)"),
+	VALUE(OPT_HOOK, "hook", 0, "PROGRAM", COMPLETES_FILE,
+	      "run it before a suspend, and after a resume, a restore and a failure"),
 	SIMULATED,
 	FORMAT,
 	END,

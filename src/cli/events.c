@@ -89,13 +89,27 @@ static void describe_schedule(char *ret, size_t room, json_t *event)
 		snprintf(ret, room, "ended");
 }
 
+static void describe_hook(char *ret, size_t room, json_t *event)
+{
+	const char *output = text_of(event, "output");
+	const int first = (int)strcspn(output, "\r\n");
+
+	if (json_object_get(event, "exit_code"))
+		snprintf(ret, room, "%s: exit status %d%s%.*s", text_of(event, "hook"),
+			 (int)bytes_of(event, "exit_code"), first ? ": " : "", first, output);
+	else
+		snprintf(ret, room, "%s: %s", text_of(event, "hook"), text_of(event, "reason"));
+}
+
 /* What a person wants to know in addition to the kind of the event. */
 static void describe(char *ret, size_t room, json_t *event)
 {
 	const char *what = text_of(event, "event");
 
 	*ret = '\0';
-	if (json_object_get(event, "seconds"))
+	if (!strcmp(what, "hook"))
+		describe_hook(ret, room, event);
+	else if (json_object_get(event, "seconds"))
 		describe_operation(ret, room, event);
 	else if (json_object_get(event, "operation"))
 		snprintf(ret, room, "%s: %s", text_of(event, "operation"),

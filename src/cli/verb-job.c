@@ -82,6 +82,8 @@ static int pack_run(json_t **ret, const struct invocation *in, struct brumate_er
 	if (r == 0 && in->values[OPT_PRIORITY])
 		r = add_number(p, "priority", in->values[OPT_PRIORITY], err);
 	if (r == 0)
+		r = add_path(p, "hook", in->values[OPT_HOOK], err);
+	if (r == 0)
 		r = add_gpu(p, in, err);
 	if (r < 0)
 		return r;

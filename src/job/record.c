@@ -115,6 +115,7 @@ static const struct schema_field record_fields[] = {
 };
 
 static const struct schema_field attribute_fields[] = {
+	TEXT(struct job_attributes, "hook", hook, .optional = true),
 	NUMBER(struct job_attributes, "priority", priority, FIELD_INT, JOB_PRIORITY_MIN,
 	       JOB_PRIORITY_MAX, .lenient = true),
 };

@@ -21,7 +21,8 @@ enum { JOB_PRIORITY_MIN = -1000, JOB_PRIORITY_MAX = 1000 };
 
 /** What a user says of a job at its start: one row of a table each, for record, List, Inspect and Run (record.c). */
 struct job_attributes {
-	int priority; /* the higher, the sooner, of jobs that share GPUs */
+	char hook[1024]; /* path of its own program of hooks (shim/hooks.c); empty: none */
+	int priority;	 /* the higher, the sooner, of jobs that share GPUs */
 };
 
 /** Adds them to an object. 0 or -ENOMEM. */

@@ -376,6 +376,8 @@ int service_run(const struct service_call *call, json_t *parameters, json_t **re
 		r = labels_from_json(&labels, json_object_get(parameters, "labels"), err);
 	if (r == 0)
 		r = job_attributes_decode(&spec.attributes, parameters, err);
+	if (r == 0 && *spec.attributes.hook)
+		r = check_path("hook", spec.attributes.hook, err);
 	if (r == -EBADMSG && err)
 		err->code = EINVAL; /* of a caller's parameter */
 	if (r < 0)

@@ -77,9 +77,11 @@ static void serve_member(struct shim *s, struct wire_call_context *call, struct 
 		brumate_fail(&err, -r, "the process that asked has not ended");
 	else
 		r = make_checkpoint(s, request, conf, &err);
-	if (r < 0)
+	if (r < 0) {
 		log_warn("a checkpoint that job %s asked for failed: reason=\"%s\"", s->job.id,
 			 err.text);
+		hooks_failed(s, "checkpoint --self", err.text);
+	}
 	write_answer(&s->job, request->id, r, r < 0 ? err.text : "done");
 }
 

@@ -62,7 +62,7 @@ static void on_orphan(void *arg, pid_t pid, int status)
 
 static const struct shim_part *const parts[] = { &schedule_part, &owner_part, &marks_part,
 						 &prepare_part,	 &wake_part,  &need_part,
-						 &mend_part };
+						 &hooks_part,	 &mend_part };
 enum { N_PARTS = sizeof(parts) / sizeof(parts[0]) };
 
 struct watch {
@@ -371,6 +371,7 @@ static int run_shim(const char *dir, int *ready_fd, struct brumate_error *err)
 {
 	struct shim s = {
 		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.hooks = { .lock = PTHREAD_MUTEX_INITIALIZER, .ended = PTHREAD_COND_INITIALIZER },
 		.vault = VAULT_EMPTY,
 		.held = { .unknown = true },
 		.life_fds = { -1, -1 },

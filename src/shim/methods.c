@@ -123,9 +123,13 @@ static int open_image(struct op *op, json_t *parameters, struct brumate_error *e
 /* Runs an operation that has begun, ends it, and replies with its summary. The next one may be under way by the time of
  * the reply, so it does not matter if the caller has hung up. */
 static int run_op(struct shim *s, struct op *op, const struct operation *what,
-		  struct wire_call_context *call, struct brumate_error *err)
+		  const struct brumate_conf *conf, struct wire_call_context *call,
+		  struct brumate_error *err)
 {
-	int r = what->run(op, err);
+	int r = hooks_before(s, conf, op->kind, err);
+
+	if (r == 0)
+		r = what->run(op, err);
 
 	s->ending = true;
 	fetched_close(take_ptr(&op->restore.fetched));
@@ -135,13 +139,17 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 	if (r < 0) {
 		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->target->id, err->text);
 		op_count(op, r);
-		event_add_failure(op->target, op->kind, err->text);
+		if (r == -ECANCELED)
+			event_add_failure(op->target, op->kind, err->text);
+		else
+			hooks_failed(s, op->kind, err->text);
 		if (err->code == EPIPE)
 			err->code = EIO; /* the caller would take EPIPE for the end of this shim */
 		shim_end(s);
 		return r;
 	}
 	op_finish(op);
+	hooks_after(s, conf, op);
 	auto_json json_t *reply = json_pack("{s:o}", "summary", op_summary(op));
 	if (what->where == REQUEST_RESTORE && reply) {
 		json_object_set_new(reply, "job", job_to_json(&s->job));
@@ -234,7 +242,7 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 		shim_life_begins(s);
 	}
 	mend_secure(s);
-	return run_op(s, &op, what, call, err);
+	return run_op(s, &op, what, &conf, call, err);
 }
 
 static int method_suspend(void *arg, struct wire_call_context *call, json_t *parameters,

@@ -117,10 +117,12 @@ static int make_request(struct request *ret, const struct job *job, const struct
 	return *ret->key_file ? store_key_load(&ret->key, ret->key_file, err) : 0;
 }
 
-static void note_failure(struct job *job, const struct brumate_error *err)
+static void note_failure(struct shim *s, const struct brumate_error *err)
 {
+	struct job *job = &s->job;
+
 	log_warn("a scheduled checkpoint failed: job=%s reason=\"%s\"", job->id, err->text);
-	event_add_failure(&job->target, "checkpoint by schedule", err->text);
+	hooks_failed(s, "checkpoint by schedule", err->text);
 	snprintf(job->message, sizeof(job->message), "scheduled checkpoint: %s", err->text);
 	snprintf(job->schedule.failure, sizeof(job->schedule.failure), "%s", err->text);
 	job_save(job, NULL);
@@ -160,7 +162,7 @@ static void make_checkpoint(void *arg)
 	else
 		op_count(&op, r);
 	if (r < 0)
-		note_failure(&s->job, &err);
+		note_failure(s, &err);
 	else
 		note_success(&s->job);
 	store_abort(&op.checkpoint.writer); /* before another checkpoint may take that id */

@@ -74,6 +74,11 @@ struct shim {
 	bool returns_spare; /* a host copy that the job could be without is released on demand, prepare.c */
 	atomic_bool stopping; /* what the shim itself has begun is to be given up */
 	struct shim_view view;
+	struct shim_hooks { /* of failures, which nobody waits for: hooks.c */
+		pthread_mutex_t lock;
+		pthread_cond_t ended;
+		unsigned n; /* that are running */
+	} hooks;
 };
 
 /** Updates the main thread's view; and the vault, which is useless once the job is over, and for which a keeper is
@@ -158,6 +163,12 @@ int agent_environment(char ***ret, size_t *ret_own, const struct job *job, char 
 /** Runs the keeper of the owner whose directory @dir is (NULL: of none). @heir: the program that is started in the place of a shim; NULL: the shim. Returns its exit code. */
 int keep_run(const char *dir, const char *heir);
 
+/** Runs @argv as a child of ours (reap_wait()) with the rights of the user of the job @of, not as part of it: @out_fd is its
+ * output, @env all of its environment, "/" its directory. What it starts is below it until all have ended. -ENOENT, -EACCES:
+ * it is no program. */
+int spawn_hook(pid_t *ret, const struct job *of, char **argv, char *const *env, int out_fd,
+	       struct brumate_error *err);
+
 /** The exit code that a wait status comes to: 128+N after signal N. */
 int spawn_exit_code(int status);
 
@@ -189,6 +200,20 @@ void mend_secure(struct shim *s);
 /** Before the command of a job of `run --wake` runs, whose first allocation may find no room: need.c. */
 void need_begin(struct shim *s);
 
+/* ---- programs that are run around operations, hooks.c ---- */
+
+enum hook { HOOK_BEFORE_SUSPEND, HOOK_AFTER_RESUME, HOOK_AFTER_RESTORE, HOOK_FAILURE };
+
+/** Runs what is to come before @operation, which has begun and touched nothing. -EOPNOTSUPP: it is forbidden. */
+int hooks_before(struct shim *s, const struct brumate_conf *conf, const char *operation,
+		 struct brumate_error *err);
+
+/** Runs what is to come after @op, which is done. One that fails is a note of it. */
+void hooks_after(struct shim *s, const struct brumate_conf *conf, struct op *op);
+
+/** Adds the event of a failure, and has its hook run, for which nobody waits. The caller has the operation. */
+void hooks_failed(struct shim *s, const char *operation, const char *reason);
+
 /* ---- what the shim does by itself ---- */
 
 /* A part of the main thread, which has its state in a struct of its own, and learns of the record by the view. */
@@ -202,7 +227,7 @@ struct shim_part {
 };
 
 extern const struct shim_part schedule_part, mend_part, owner_part, marks_part, prepare_part,
-	wake_part, need_part;
+	wake_part, need_part, hooks_part;
 
 /** The method Schedule. */
 int schedule_method(void *arg, struct wire_call_context *call, json_t *parameters,

@@ -457,6 +457,53 @@ int spawn_job(struct job *job, char *const *env, const char *tool, struct brumat
 	return r;
 }
 
+static int fork_hook(pid_t *ret, struct child *c, int report[2], struct brumate_error *err)
+{
+	struct report why;
+	pid_t pid = reap_fork();
+
+	if (pid == 0)
+		run_child(c);
+	cleanup_close(&report[1]);
+	if (pid < 0)
+		return brumate_fail(err, (int)-pid, "fork: %m");
+	if (fd_read_full(report[0], &why, sizeof(why)) == sizeof(why)) {
+		int status, r = explain(c->job, &why, err);
+
+		reap_wait(pid, &status);
+		return r;
+	}
+	*ret = pid;
+	return 0;
+}
+
+int spawn_hook(pid_t *ret, const struct job *of, char **argv, char *const *env, int out_fd,
+	       struct brumate_error *err)
+{
+	auto_free gid_t *groups = NULL;
+	auto_free char *reaper = path_find_helper(REAPER_PROGRAM);
+	char root[] = "/";
+	struct job hook = { .uid = of->uid, .gid = of->gid, .argv = argv, .cwd = root };
+	struct child c = {
+		.job = &hook, .env = env, .reaper = reaper, .job_file_fd = -1, .log_fd = out_fd
+	};
+	int report[2], go[2], r;
+
+	if (!reaper)
+		return brumate_fail(err, ENOENT, REAPER_PROGRAM " is not installed");
+	if ((r = user_groups(&groups, &c.n_groups, of->uid, of->gid, err)) < 0 ||
+	    (r = make_pipes(report, go, err)) < 0)
+		return r;
+	c.groups = groups;
+	auto_close int report_end = report[0], go_end = go[0], go_in = go[1];
+	c.report_fd = report[1];
+	c.go_fd = go_end;
+	(void)report_end; /* is closed at the end */
+	if (write(go_in, "1", 1) < 0)
+		return brumate_fail(err, errno, "%m");
+	return fork_hook(ret, &c, report, err);
+}
+
 int spawn_exit_code(int status)
 {
 	return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

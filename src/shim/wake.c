@@ -87,7 +87,7 @@ static void note_failure(struct wake *w, const struct brumate_conf *conf,
 	w->stuck = stuck;
 	log_warn("a job is asked for and cannot be resumed yet: job=%s reason=\"%s\"", job->id,
 		 err->text);
-	event_add_failure(&job->target, stuck ? "wake, which is stuck" : "wake", err->text);
+	hooks_failed(w->shim, stuck ? "wake, which is stuck" : "wake", err->text);
 	snprintf(job->message, sizeof(job->message), "%s", text);
 	job_save(job, NULL);
 }
@@ -145,6 +145,7 @@ static void resume(void *arg)
 	if (r == 0) {
 		op_finish(&op);
 		tell_event(w);
+		hooks_after(s, &conf, &op);
 	} else {
 		if (tried)
 			op_count(&op, r);

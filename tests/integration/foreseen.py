@@ -109,7 +109,7 @@ def a_store_that_is_not_there_is_not_made(bed):
 def suspended_already(bed):
     job, _ = bed.counter(name="train", mib=16)
     bed.ok("suspend", "train")
-    done = untouched(bed, job, "suspend", "train", "--dry-run", words="suspended already")
+    untouched(bed, job, "suspend", "train", "--dry-run", words="suspended already")
     o = foreseen(bed, job, "checkpoint")
     expect(o["bytes"] >= 16 << 20, f"{o}")
 
