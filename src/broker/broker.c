@@ -272,7 +272,7 @@ static int get_map(json_t *parameters, struct dev_gpu_pair *ret, size_t *ret_n,
 }
 
 /* Extends the caller's map, if there is one, to all visible GPUs. */
-static int complete_map(const struct dev_backend *backend, const struct dev_info *device,
+static int complete_map(const struct gpu_vendor *vendor, const struct dev_info *device,
 			struct driver_call *call, struct brumate_error *err)
 {
 	struct dev_gpu_pair full[DEV_GPUS_MAX];
@@ -284,11 +284,10 @@ static int complete_map(const struct dev_backend *backend, const struct dev_info
 	if (call->action != DEV_RESTORE)
 		return wire_fail_parameter(err, "gpu_map", "is for restore alone");
 	if (!(device->features & DEV_REMAP))
-		return brumate_fail(err, EOPNOTSUPP,
-				    "%s driver %s cannot restore onto other GPUs (%s can)",
-				    gpu_vendor()->name, device->driver_version,
-				    gpu_vendor()->feature_since(DEV_REMAP));
-	int r = dev_gpus(backend, gpus, DEV_GPUS_MAX, &n_gpus, err);
+		return brumate_fail(
+			err, EOPNOTSUPP, "%s driver %s cannot restore onto other GPUs (%s can)",
+			vendor->name, device->driver_version, vendor->feature_since(DEV_REMAP));
+	int r = dev_gpus(vendor->backend, gpus, DEV_GPUS_MAX, &n_gpus, err);
 	if (r == 0)
 		r = dev_map_complete(full, gpus, n_gpus, call->pairs, call->n_pairs, err);
 	if (r < 0)
@@ -348,7 +347,7 @@ static int serve_act(void *arg, struct wire_call_context *call, json_t *paramete
 	if (r == 0)
 		r = use_driver(b, &backend, &device, err);
 	if (r == 0)
-		r = complete_map(backend, &device, &act, err);
+		r = complete_map(driver_vendor(b->driver), &device, &act, err);
 	if (r < 0)
 		return r;
 
@@ -551,7 +550,7 @@ int broker_new(struct broker **ret, const struct broker_options *o, struct bruma
 	b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	int r = b->wake_fd < 0 ? brumate_fail(err, errno, "eventfd: %m") : 0;
 	if (r == 0)
-		r = driver_new(&b->driver, o->backend ? o->backend : dev_backend(), &o->libraries,
+		r = driver_new(&b->driver, o->vendor ? o->vendor : gpu_vendors[0], &o->libraries,
 			       b->wake_fd, err);
 	if (r == 0)
 		r = pool_new(&b->pool, &pool, err);

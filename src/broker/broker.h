@@ -5,15 +5,15 @@
  */
 #pragma once
 
-#include "gpu/gpu.h"
+#include "gpu/vendor.h"
 #include "wire/wire.h"
 
 struct broker;
 
 struct broker_options {
-	const struct dev_backend *backend; /* borrowed, never returned; NULL: that of this build */
-	struct dev_libraries libraries;	   /* their paths are borrowed until broker_free() */
-	uint64_t pool_bytes;		   /* host memory that may be pinned; 0: the default */
+	const struct gpu_vendor *vendor; /* borrowed, never returned; NULL: the default */
+	struct dev_libraries libraries;	 /* their paths are borrowed until broker_free() */
+	uint64_t pool_bytes;		 /* host memory that may be pinned; 0: the default */
 	uint64_t memory_bytes; /* limit of host memory for all copies; 0: the machine's memory */
 	const char *
 		spill_dir; /* directory for what does not fit into memory (copied); NULL: the default */

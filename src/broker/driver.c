@@ -42,6 +42,7 @@ struct batch {
 };
 
 struct driver {
+	const struct gpu_vendor *vendor;
 	const struct dev_backend *backend;
 	struct dev_libraries libraries;
 	int wake_fd;
@@ -91,14 +92,15 @@ static void *run_initialise(void *arg)
 	return NULL;
 }
 
-int driver_new(struct driver **ret, const struct dev_backend *backend,
+int driver_new(struct driver **ret, const struct gpu_vendor *vendor,
 	       const struct dev_libraries *libraries, int wake_fd, struct brumate_error *err)
 {
 	struct driver *d = calloc(1, sizeof(*d));
 
 	if (!d)
 		return brumate_fail(err, ENOMEM, "%m");
-	d->backend = backend;
+	d->vendor = vendor;
+	d->backend = vendor->backend;
 	d->libraries = *libraries;
 	d->wake_fd = wake_fd;
 	pthread_mutex_init(&d->lock, NULL);
@@ -137,6 +139,11 @@ int driver_wait(struct driver *d, const struct dev_backend **ret, struct dev_inf
 	if (r == 0)
 		*ret = d->backend;
 	return r;
+}
+
+const struct gpu_vendor *driver_vendor(const struct driver *d)
+{
+	return d->vendor;
 }
 
 bool driver_has_failed(struct driver *d)

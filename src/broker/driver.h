@@ -8,13 +8,13 @@
  */
 #pragma once
 
-#include "gpu/gpu.h"
+#include "gpu/vendor.h"
 
 struct driver;
 
-/** Starts to load and initialise the driver. @backend is borrowed and never returned, the paths of @libraries are
+/** Starts to load and initialise the driver. @vendor, whose driver it is, is borrowed and never returned, the paths of @libraries are
  * borrowed until driver_free(). @wake_fd: an eventfd (borrowed), signalled if that fails. */
-int driver_new(struct driver **ret, const struct dev_backend *backend,
+int driver_new(struct driver **ret, const struct gpu_vendor *vendor,
 	       const struct dev_libraries *libraries, int wake_fd, struct brumate_error *err);
 /** No call may be under way. Waits until the driver is initialised. Accepts NULL. */
 void driver_free(struct driver *d);
@@ -22,6 +22,7 @@ void driver_free(struct driver *d);
 int driver_wait(struct driver *d, const struct dev_backend **ret, struct dev_info *ret_info,
 		struct brumate_error *err);
 bool driver_has_failed(struct driver *d);
+const struct gpu_vendor *driver_vendor(const struct driver *d);
 
 struct driver_outcome {
 	struct dev_result result;

@@ -121,10 +121,14 @@ static int claim_lock(int lock_fd, const char *dir, const char *path)
 
 /* Becomes the broker of this runtime directory. Returns 0; 1 if another broker serves; <0. Waits for a broker that is
  * ending. */
-static int instance_claim(struct instance *ret, bool simulated, struct brumate_error *err)
+static int instance_claim(struct instance *ret, const struct gpu_kind *kind,
+			  struct brumate_error *err)
 {
 	auto_(instance_fini) struct instance i = INSTANCE_EMPTY;
-	const char *dir = path_runtime_dir(), *name = simulated ? "broker-simulated" : "broker";
+	const char *dir = path_runtime_dir();
+	auto_free char *name = gpu_kind_broker(kind);
+	if (!name)
+		return brumate_fail(err, ENOMEM, "%m");
 	auto_free char *lock = path_format("%s/%s.lock", dir, name);
 	i.path = path_format("%s/%s.sock", dir, name);
 	if (!lock || !i.path)
@@ -190,7 +194,7 @@ static int instance_retire(struct instance *i)
 /* ---- options ---- */
 
 struct options {
-	bool simulated;
+	struct gpu_kind kind;
 	int ready_fd; /* -1: none */
 };
 
@@ -198,6 +202,7 @@ static int parse_options(struct options *ret, int argc, char **argv)
 {
 	static const struct option known[] = {
 		{ "simulated", no_argument, NULL, 's' },
+		{ "vendor", required_argument, NULL, 'v' },
 		{ "ready-fd", required_argument, NULL, 'r' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
@@ -208,8 +213,15 @@ static int parse_options(struct options *ret, int argc, char **argv)
 	while ((c = getopt_long(argc, argv, "h", known, NULL)) != -1) {
 		switch (c) {
 		case 's':
-			o.simulated = true;
+			o.kind.simulated = true;
 			break;
+		case 'v':
+			if (gpu_vendor_find(optarg)) {
+				snprintf(o.kind.vendor, sizeof(o.kind.vendor), "%s", optarg);
+				break;
+			}
+			fprintf(stderr, "brumate-broker: --vendor: %s is not known\n", optarg);
+			return -EXIT_USAGE;
 		case 'r':
 			o.ready_fd = atoi(optarg);
 			if (o.ready_fd > STDERR_FILENO &&
@@ -220,7 +232,7 @@ static int parse_options(struct options *ret, int argc, char **argv)
 				optarg);
 			return -EXIT_USAGE;
 		case 'h':
-			puts("usage: brumate-broker [--simulated] [--ready-fd N]\n"
+			puts("usage: brumate-broker [--simulated] [--vendor ID] [--ready-fd N]\n"
 			     "Started by brumate when needed; see brumate-broker(8).");
 			return 1;
 		default:
@@ -277,7 +289,6 @@ static int detach(void)
 	signal(SIGHUP, SIG_IGN);
 	signal(SIGPIPE, SIG_IGN);
 	children_wait_for_us(); /* children of the driver, too */
-	dev_backend()->see_all_gpus();
 
 	auto_close int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
 	char text[16];
@@ -401,19 +412,21 @@ static void tell_failure(int *fd, const struct brumate_error *err)
 
 /* With a cache directory the driver compiles our kernels once. Without, the compilation takes half a second before
  * the first copy, each time that a GPU is opened. */
-static void place_kernel_cache(void)
+static void place_kernel_cache(const struct gpu_vendor *vendor)
 {
 	const char *home = getenv("HOME");
 	auto_free char *path = path_format("%s/kernels", path_state_dir());
 
-	if (path && (!home || !*home))
-		dev_backend()->keep_kernels_in(path);
+	if (path && vendor->backend->keep_kernels_in && (!home || !*home))
+		vendor->backend->keep_kernels_in(path);
 }
 
-static int find_simulated(struct program *p, struct brumate_error *err)
+static int find_simulated(struct program *p, const struct gpu_vendor *vendor,
+			  struct brumate_error *err)
 {
-	const struct gpu_vendor *vendor = gpu_vendor();
-
+	if (!vendor->simulated_driver)
+		return brumate_fail(err, EOPNOTSUPP, "there is no simulated driver of %s",
+				    vendor->name);
 	p->driver = path_find_helper(vendor->simulated_driver);
 	p->management = path_find_helper(vendor->simulated_management_library);
 	if (p->driver && p->management)
@@ -423,21 +436,22 @@ static int find_simulated(struct program *p, struct brumate_error *err)
 				      : vendor->simulated_driver);
 }
 
-static int start_broker(struct program *p, const struct brumate_conf *conf, bool simulated,
-			struct brumate_error *err)
+static int start_broker(struct program *p, const struct brumate_conf *conf,
+			const struct gpu_kind *kind, struct brumate_error *err)
 {
-	struct broker_options o = { .pool_bytes = conf->pool_bytes,
+	struct broker_options o = { .vendor = gpu_kind_vendor(kind),
+				    .pool_bytes = conf->pool_bytes,
 				    .memory_bytes = conf->memory_bytes,
 				    .spill_dir = conf->spill_dir,
 				    .digests = conf->digests,
 				    .open_gpus = conf->prepare_gpu,
 				    .withdraw = withdraw,
 				    .withdraw_arg = p };
-	int r = simulated ? find_simulated(p, err) : 0;
+	int r = kind->simulated ? find_simulated(p, o.vendor, err) : 0;
 
 	if (r == 0 && digest_set_up() < 0)
 		r = brumate_fail(err, ENOMEM, "libcrypto: %m");
-	o.libraries = (struct dev_libraries){ p->driver, p->management, simulated };
+	o.libraries = (struct dev_libraries){ p->driver, p->management, kind->simulated };
 	if (r == 0)
 		r = broker_new(&p->broker, &o, err);
 	if (r < 0)
@@ -475,13 +489,16 @@ static int run_program(struct program *p, struct options *o, struct brumate_erro
 		return r;
 	if (p->signal_fd < 0)
 		return brumate_fail(err, errno, "signalfd: %m");
-	r = instance_claim(&p->instance, o->simulated, err);
+	r = instance_claim(&p->instance, &o->kind, err);
 	if (r > 0)
 		tell_ready(&o->ready_fd);
 	if (r != 0)
 		return r;
-	place_kernel_cache();
-	r = start_broker(p, &conf, o->simulated, err);
+	const struct gpu_vendor *vendor = gpu_kind_vendor(&o->kind);
+	if (vendor->backend->see_all_gpus)
+		vendor->backend->see_all_gpus();
+	place_kernel_cache(vendor);
+	r = start_broker(p, &conf, &o->kind, err);
 	if (r < 0)
 		return r;
 	tell_ready(&o->ready_fd);

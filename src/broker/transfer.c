@@ -60,7 +60,7 @@ enum {
  */
 static bool takes_turns(const struct transfer *t)
 {
-	const bool large = t->total_bytes >= gpu_vendor()->tuning.large_stream_bytes;
+	const bool large = t->total_bytes >= driver_vendor(t->driver)->tuning.large_stream_bytes;
 
 	return t->n_lanes == 1 && !(t->flags & TRANSFER_LIVE) &&
 	       !(large && t->flags & TRANSFER_STREAM);

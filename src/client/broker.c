@@ -22,7 +22,7 @@ enum {
 };
 
 struct start {
-	char *argv[5];
+	char *argv[7];
 	int null_fd, log_fd, ready_fd;
 };
 
@@ -69,7 +69,8 @@ static int wait_ready(int fd, const char *program, uint64_t deadline_ns, struct 
 	return r;
 }
 
-static int start_broker(bool simulated, uint64_t deadline_ns, struct brumate_error *err)
+static int start_broker(const struct gpu_kind *kind, uint64_t deadline_ns,
+			struct brumate_error *err)
 {
 	auto_free char *program = path_find_helper("brumate-broker");
 	if (!program)
@@ -84,12 +85,13 @@ static int start_broker(bool simulated, uint64_t deadline_ns, struct brumate_err
 	if (null_fd < 0 || log_fd < 0)
 		return brumate_fail(err, errno, "/dev/null: %m");
 
-	struct start s = { { program, (char *)"--ready-fd", (char *)"3", NULL, NULL },
+	struct start s = { { program, (char *)"--ready-fd", (char *)"3", (char *)"--vendor" },
 			   null_fd,
 			   log_fd,
 			   ready_write };
-	if (simulated)
-		s.argv[3] = (char *)"--simulated";
+	s.argv[4] = (char *)gpu_kind_vendor(kind)->id;
+	if (kind->simulated)
+		s.argv[5] = (char *)"--simulated";
 	int r = spawn_detached(exec_broker, &s);
 	if (r < 0)
 		return brumate_fail(err, -r, "start of %s: %m", program);
@@ -154,18 +156,20 @@ static bool is_absent(int r)
 	return r == -ENOENT || r == -ECONNREFUSED || r == -EPIPE;
 }
 
-static char *socket_path(bool simulated)
+static char *socket_path(const struct gpu_kind *kind)
 {
-	return path_format("%s/broker%s.sock", path_runtime_dir(), simulated ? "-simulated" : "");
+	auto_free char *name = gpu_kind_broker(kind);
+
+	return name ? path_format("%s/%s.sock", path_runtime_dir(), name) : NULL;
 }
 
-int broker_client_find(struct broker_client *ret, bool simulated, uint32_t patience_ms,
+int broker_client_find(struct broker_client *ret, const struct gpu_kind *kind, uint32_t patience_ms,
 		       struct brumate_error *err)
 {
 	struct broker_client b = { .wire = { .fd = -1 },
-				   .simulated = simulated,
+				   .kind = *kind,
 				   .patience_ms = patience_ms };
-	auto_free char *path = socket_path(simulated);
+	auto_free char *path = socket_path(kind);
 	int r = path ? connect_broker(&b, path, err) : brumate_fail(err, ENOMEM, "broker: %m");
 
 	if (r == 0)
@@ -173,17 +177,18 @@ int broker_client_find(struct broker_client *ret, bool simulated, uint32_t patie
 	return r;
 }
 
-int broker_client_open(struct broker_client *ret, bool simulated, struct brumate_error *err)
+int broker_client_open(struct broker_client *ret, const struct gpu_kind *kind,
+		       struct brumate_error *err)
 {
-	struct broker_client b = { .wire = { .fd = -1 }, .simulated = simulated };
+	struct broker_client b = { .wire = { .fd = -1 }, .kind = *kind };
 	uint64_t deadline_ns = deadline_in_ms(START_TIMEOUT_MS);
-	auto_free char *path = socket_path(simulated);
+	auto_free char *path = socket_path(kind);
 	if (!path)
 		return brumate_fail(err, ENOMEM, "broker: %m");
 
 	int r = connect_broker(&b, path, err);
 	while (is_absent(r) && deadline_left_ms(deadline_ns) > 0) {
-		r = start_broker(simulated, deadline_ns, err);
+		r = start_broker(kind, deadline_ns, err);
 		if (r < 0)
 			return r;
 		r = connect_broker(&b, path, err);
@@ -203,10 +208,10 @@ void broker_client_close(struct broker_client *b)
 
 int broker_client_reopen(struct broker_client *b, struct brumate_error *err)
 {
-	bool simulated = b->simulated;
+	const struct gpu_kind kind = b->kind;
 
 	broker_client_close(b);
-	return broker_client_open(b, simulated, err);
+	return broker_client_open(b, &kind, err);
 }
 
 pid_t broker_client_pid(const struct broker_client *b)
@@ -499,10 +504,9 @@ int broker_client_prepare(struct broker_client *b, const struct broker_prepare *
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return brumate_fail(err, errno, "pipe: %m");
 	auto_close int theirs = ends[0], ours = ends[1];
-	json_t *parameters = json_pack("{s:o, s:b, s:I, s:b}", "pids",
-				       pids_to_json(request->pids, request->n), "yields",
-				       request->yields, "kept", (json_int_t)request->kept_bytes,
-				       "spare", request->spare);
+	json_t *parameters = json_pack(
+		"{s:o, s:b, s:I, s:b}", "pids", pids_to_json(request->pids, request->n), "yields",
+		request->yields, "kept", (json_int_t)request->kept_bytes, "spare", request->spare);
 	int r = call_with_fd(b, "io.brumate.broker.Prepare", parameters, theirs, DRIVER_TIMEOUT_MS,
 			     &reply, err);
 	if (r == 0)

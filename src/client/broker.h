@@ -7,13 +7,13 @@
 
 #include "base/error.h"
 #include "client/peer.h"
-#include "gpu/gpu.h"
+#include "gpu/vendor.h"
 #include "wire/agent.h"
 #include "wire/wire.h"
 
 struct broker_client {
 	struct wire wire;
-	bool simulated;
+	struct gpu_kind kind;
 	pid_t pid; /* 0: not known yet */
 	struct peer peer;
 	uint32_t patience_ms; /* of a call that changes nothing; 0: as the driver needs */
@@ -55,13 +55,14 @@ struct broker_info {
 };
 
 /**
- * Connects to the broker, starting it where there is none, and learns its pid.
+ * Connects to the broker of @kind, starting it where there is none, and learns its pid.
  * Errors to act on: -ETIMEDOUT, -ENOENT (the program is not installed).
  */
-int broker_client_open(struct broker_client *ret, bool simulated, struct brumate_error *err);
+int broker_client_open(struct broker_client *ret, const struct gpu_kind *kind,
+		       struct brumate_error *err);
 /** Like broker_client_open(), but starts no broker, for a caller that does not need one: each of its calls is given up
  * after @patience_ms. -EHOSTDOWN: it stands still, which is seen at once. -ENOENT, -ECONNREFUSED: there is none. */
-int broker_client_find(struct broker_client *ret, bool simulated, uint32_t patience_ms,
+int broker_client_find(struct broker_client *ret, const struct gpu_kind *kind, uint32_t patience_ms,
 		       struct brumate_error *err);
 /** Accepts the empty value. */
 void broker_client_close(struct broker_client *b);

@@ -84,11 +84,11 @@ void room_close(struct room *room)
 	cleanup_close(&room->listen_fd);
 }
 
-void room_give_back(bool simulated)
+void room_give_back(const struct gpu_kind *kind)
 {
 	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	int r = broker_client_open(&b, simulated, &err);
+	int r = broker_client_open(&b, kind, &err);
 
 	if (r == 0)
 		r = broker_client_yield(&b, &err);

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "gpu/vendor.h"
 #include "wire/agent.h"
 
 struct room {
@@ -23,7 +24,7 @@ bool room_listen(struct room *room);
 /** Tells them how much it is, on which GPUs; none: nothing. */
 void room_tell(struct room *room, const struct agent_room *held, size_t n);
 /** Has the broker give it back, and waits for that. */
-void room_give_back(bool simulated);
+void room_give_back(const struct gpu_kind *kind);
 /** Answers the processes that asked: all that can be given back has been. */
 void room_answer(struct room *room);
 /** No memory is held any more; that answers the processes that asked. The directory stays known. */

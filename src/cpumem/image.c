@@ -45,6 +45,7 @@ struct cpu_memory_image {
 	char *plugin_dir;	      /* NULL: CRIU does it all */
 	const struct criu_user *user; /* with whose rights memory is read; NULL: with ours */
 	struct criu_plugin plugin;
+	const struct gpu_vendor *vendor; /* whose GPUs the job uses */
 	struct cpu_memory taken;
 	struct cpu_memory_copy copy; /* of processes that go on */
 	pthread_t copier;
@@ -54,14 +55,17 @@ struct cpu_memory_image {
 	uint64_t start_ns;
 };
 
-int cpu_memory_image_open(struct cpu_memory_image **ret, struct criu_options *options,
-			  struct brumate_error *err)
+int cpu_memory_image_open(struct cpu_memory_image **ret, const struct gpu_vendor *vendor,
+			  struct criu_options *options, struct brumate_error *err)
 {
 	auto_(cpu_memory_image_close) struct cpu_memory_image *c = calloc(1, sizeof(*c));
 
 	if (!c)
 		return brumate_fail(err, ENOMEM, "%m");
-	c->plugin = (struct criu_plugin){ .table_fd = -1, .devices = gpu_vendor()->devices };
+	c->vendor = vendor;
+	/* Those of a vendor whose own plugin saves them are not for ours. */
+	c->plugin = (struct criu_plugin){ .table_fd = -1,
+					  .devices = vendor->saved_by_criu ? "" : vendor->devices };
 	c->user = options->user;
 	c->plugin_dir = criu_plugin_dir();
 	if (c->plugin_dir) {
@@ -150,7 +154,7 @@ static bool reserve_copy(struct cpu_memory_image *c, struct progress *progress)
 static int check_device_maps(struct cpu_memory_image *c, const struct proc_tree *tree,
 			     const struct cpu_memory_frozen *frozen, struct brumate_error *err)
 {
-	int r = leftover_check(tree, gpu_vendor(), frozen->gpus, frozen->n_gpus, err);
+	int r = leftover_check(tree, c->vendor, frozen->gpus, frozen->n_gpus, err);
 
 	if (r <= 0)
 		return r;

@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/progress.h"
+#include "gpu/vendor.h"
 #include "criu/criu.h"
 #include "process/attributes.h"
 #include "process/process.h"
@@ -20,8 +21,8 @@
 struct cpu_memory_image;
 
 /** Prepares @options for a CRIU, and keeps what it points to in @ret until closed. */
-int cpu_memory_image_open(struct cpu_memory_image **ret, struct criu_options *options,
-			  struct brumate_error *err);
+int cpu_memory_image_open(struct cpu_memory_image **ret, const struct gpu_vendor *vendor,
+			  struct criu_options *options, struct brumate_error *err);
 
 /** Processes that CRIU holds frozen, to be saved. All borrowed. */
 struct cpu_memory_frozen {

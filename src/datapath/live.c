@@ -103,7 +103,7 @@ static int copy_once(struct live *l, bool fits, uint64_t *ret_bytes, struct brum
 
 	if (r < 0)
 		return brumate_fail(err, -r, "injected: %m");
-	r = broker_client_open(&broker, l->d->target->simulated, err);
+	r = broker_client_open(&broker, &l->d->target->gpu_kind, err);
 	if (r == 0)
 		r = transfer_client_open(&s, &broker, err);
 	if (r < 0)
@@ -193,7 +193,7 @@ static int count_once(struct live *l, uint64_t *ret_bytes, struct digest_table *
 	};
 	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
 	auto_(transfer_client_close) struct transfer_client *s = NULL;
-	int r = broker_client_open(&broker, l->d->target->simulated, err);
+	int r = broker_client_open(&broker, &l->d->target->gpu_kind, err);
 
 	if (r == 0)
 		r = transfer_client_open(&s, &broker, err);

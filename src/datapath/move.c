@@ -463,7 +463,7 @@ static int with_session(struct move *t, int (*fn)(struct move *t, struct transfe
 		if (tries && !begin_anew(t))
 			break;
 		t->err = BRUMATE_ERROR_NONE;
-		r = broker_client_open(&broker, t->d->target->simulated, &t->err);
+		r = broker_client_open(&broker, &t->d->target->gpu_kind, &t->err);
 		if (r == 0)
 			r = transfer_client_open(&c, &broker, &t->err);
 		if (r == 0)

@@ -767,7 +767,7 @@ static bool gpus_have_room(const struct datapath *d, unsigned part, bool once_mo
 	auto_free struct dev_gpu *gpus = calloc(DEV_GPUS_MAX, sizeof(*gpus));
 	size_t n = 0;
 
-	if (!gpus || broker_client_open(&broker, d->target->simulated, NULL) < 0 ||
+	if (!gpus || broker_client_open(&broker, &d->target->gpu_kind, NULL) < 0 ||
 	    broker_client_gpus(&broker, gpus, &n, NULL) < 0)
 		return false;
 	for (size_t i = 0; i < n; i++) {

@@ -56,6 +56,7 @@ static int describe_job(struct op *op)
 	m->job.uid = target->uid;
 	m->job.gid = target->gid;
 	m->job.simulated = target->simulated;
+	snprintf(m->job.gpu_vendor, sizeof(m->job.gpu_vendor), "%s", target->vendor);
 	m->job.rootfs = strdup("/");
 	if (!m->job.rootfs || (target->log && !(m->job.log = strdup(target->log))))
 		return -ENOMEM;

@@ -31,7 +31,10 @@ int gpu_set_open(struct gpu_set *s, struct brumate_error *err)
 	if (s->broker_is_open)
 		return 0;
 
-	int r = broker_client_open(&s->broker, s->target->simulated, err);
+	struct gpu_kind kind = s->target->gpu_kind;
+
+	snprintf(kind.vendor, sizeof(kind.vendor), "%s", s->vendor->id);
+	int r = broker_client_open(&s->broker, &kind, err);
 	if (r < 0)
 		return r;
 	s->broker_is_open = true;
@@ -47,6 +50,30 @@ static int reopen_broker(struct gpu_set *s, struct brumate_error *err)
 	if (r == 0)
 		fault_register_peer("broker", broker_client_pid(&s->broker));
 	return r;
+}
+
+/* The broker of another one, if it was asked before, is left. */
+static void leave_vendor(struct gpu_set *s, const struct gpu_vendor *vendor)
+{
+	if (s->broker_is_open && vendor != s->vendor) {
+		broker_client_close(&s->broker);
+		s->broker_is_open = false;
+	}
+	s->vendor = vendor;
+}
+
+int gpu_set_take_vendor(struct gpu_set *s, const char *id, struct brumate_error *err)
+{
+	const struct gpu_vendor *vendor = *id ? gpu_vendor_find(id) : gpu_vendors[0];
+
+	if (!vendor) {
+		brumate_fail(err, EOPNOTSUPP,
+			     "its GPUs are of \"%s\", which this brumate does not know", id);
+		brumate_hint(err, "install the version of brumate that saved it, or a newer one");
+		return -EOPNOTSUPP;
+	}
+	leave_vendor(s, vendor);
+	return 0;
 }
 
 /* ---- finding ---- */
@@ -162,6 +189,23 @@ static void add_asleep(struct gpu_set *s, const struct proc_info *info)
 						 .is_asleep = true };
 }
 
+/* All processes of a job use GPUs of one vendor. */
+static int note_vendor(struct gpu_set *s, const struct proc_info *info,
+		       const struct gpu_vendor *vendor, struct brumate_error *err)
+{
+	if (vendor == s->vendor)
+		return 0;
+	if (s->n) {
+		brumate_fail(err, EOPNOTSUPP,
+			     "process %d (%s) uses GPUs of %s, others of the job those of %s",
+			     info->id.pid, info->comm, vendor->name, s->vendor->name);
+		brumate_hint(err, "run what uses different GPUs as different jobs");
+		return -EOPNOTSUPP;
+	}
+	leave_vendor(s, vendor);
+	return 0;
+}
+
 static int list_candidates(struct gpu_set *s, const struct proc_tree *tree,
 			   struct brumate_error *err)
 {
@@ -178,7 +222,8 @@ static int list_candidates(struct gpu_set *s, const struct proc_tree *tree,
 			add_asleep(s, info);
 		if (asleep)
 			continue;
-		int uses = info->state == 'Z' ? 0 : scan_uses_gpu(info->id.pid);
+		const struct gpu_vendor *vendor;
+		int uses = info->state == 'Z' ? 0 : scan_gpu_vendor(info->id.pid, &vendor);
 		if (uses < 0)
 			return brumate_fail(err, -uses, "process %d (%s): cannot be looked at: %m",
 					    info->id.pid, info->comm);
@@ -189,6 +234,8 @@ static int list_candidates(struct gpu_set *s, const struct proc_tree *tree,
 		/* A forked child may have no GPU state of its own, which the driver tells. */
 		if (is_stopped(info) && !info->is_fork)
 			return refuse_stopped(info, err);
+		if ((uses = note_vendor(s, info, vendor, err)) < 0)
+			return uses;
 		s->items[s->n++] =
 			(struct gpu_process){ .id = info->id, .rss_bytes = info->rss_bytes };
 	}
@@ -226,7 +273,7 @@ static int find_driver_jobs(struct gpu_set *s, struct brumate_error *err)
 	for (size_t i = 0; i < s->n; i++) {
 		struct gpu_process *p = &s->items[i];
 
-		p->in_driver_job = driver_job_find(&p->driver_job, p->id.pid);
+		p->in_driver_job = driver_job_find(&p->driver_job, s->vendor, p->id.pid);
 		/* One that ends just now is in none. */
 		s->one_by_one |= p->in_driver_job && !proc_has_ended(p->id);
 	}

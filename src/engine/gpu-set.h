@@ -43,6 +43,9 @@ struct gpu_set {
 
 void gpu_set_fini(struct gpu_set *s);
 
+/** Takes the vendor with that id, as a record or an image has it; empty: the default. -EOPNOTSUPP: it is not known here. */
+int gpu_set_take_vendor(struct gpu_set *s, const char *id, struct brumate_error *err);
+
 /** Opens the broker if it is not yet. */
 int gpu_set_open(struct gpu_set *s, struct brumate_error *err);
 

@@ -131,8 +131,8 @@ static void consider(void *arg, const struct job *j, const char *id,
 	(void)why;
 
 	if (!j || !strcmp(j->id, s->job->id) || j->state != JOB_RUNNING || !job_wakes(j) ||
-	    j->simulated != s->job->simulated || job_is_pinned(j) || job_has_ended(j) ||
-	    !is_in_the_way(s, j))
+	    !gpu_kind_is_same(&j->gpu_kind, &s->job->gpu_kind) || job_is_pinned(j) ||
+	    job_has_ended(j) || !is_in_the_way(s, j))
 		return;
 	more = array_room(s->all, s->n, sizeof(*more));
 	if (!more)
@@ -199,7 +199,7 @@ int neighbours_make_room(const struct job *job, const struct brumate_conf *conf,
 {
 	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
 	struct search s = { .job = job, .broker = &broker };
-	int r = broker_client_open(&broker, job->simulated, err);
+	int r = broker_client_open(&broker, &job->gpu_kind, err);
 
 	if (r == 0)
 		r = job_list(consider, &s, err);

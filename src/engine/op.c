@@ -36,7 +36,7 @@ void op_init(struct op *op, const char *kind, struct target *target,
 		.kind = kind,
 		.target = target,
 		.request = request,
-		.gpus = { .target = target, .vendor = gpu_vendor() },
+		.gpus = { .target = target, .vendor = gpu_kind_vendor(&target->gpu_kind) },
 		.data = { .target = target,
 			  .agent_dir = target->owned_by->agent_dir(target),
 			  .lock_timeout_ms = OP_LOCK_TIMEOUT_MS,
@@ -84,6 +84,13 @@ void op_fini(struct op *op)
 
 /* ---- whose processes they are ---- */
 
+void op_note_vendor(struct op *op)
+{
+	struct gpu_kind *kind = &op->target->gpu_kind;
+
+	snprintf(kind->vendor, sizeof(kind->vendor), "%s", op->gpus.vendor->id);
+}
+
 int op_find_gpus(struct op *op, struct brumate_error *err)
 {
 	proc_tree_fini(&op->tree);
@@ -91,7 +98,11 @@ int op_find_gpus(struct op *op, struct brumate_error *err)
 	const struct proc_members members = target_members(op->target);
 	int r = proc_members_read(&op->tree, &members, err);
 
-	return r < 0 ? r : gpu_set_find(&op->gpus, &op->tree, err);
+	if (r == 0)
+		r = gpu_set_find(&op->gpus, &op->tree, err);
+	if (r == 0)
+		op_note_vendor(op);
+	return r;
 }
 
 /* Whether an agent of each GPU process listens. */

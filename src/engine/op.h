@@ -100,6 +100,9 @@ DEFINE_AUTO_FINI(struct op, op_fini)
 /** Reads the job's tree and asks the driver which of its processes have GPU state. */
 int op_find_gpus(struct op *op, struct brumate_error *err);
 
+/** Puts whose GPUs they are into the record, which is not saved by it. */
+void op_note_vendor(struct op *op);
+
 /** Finds out which of them have agents. What has none is noted if @tell. */
 int op_find_agents(struct op *op, bool tell, struct brumate_error *err);
 

@@ -254,7 +254,7 @@ int placement_check_room(const struct target *target, struct gpu_set *gpus,
 			brumate_hint(err,
 				     "free its memory (`%s` shows who holds it), or "
 				     "give another GPU by --gpu-map",
-				     gpu_vendor()->usage_tool);
+				     gpus->vendor->usage_tool);
 			brumate_error_exit(err, EXIT_NO_ROOM);
 			return -ENOSPC;
 		}

@@ -40,7 +40,7 @@ static bool is_ours(const char *path)
 
 	if (is_kept(path))
 		return true;
-	return !strcmp(name, REAPER_PROGRAM) || !strcmp(name, basename(gpu_vendor()->interposer));
+	return !strcmp(name, REAPER_PROGRAM) || gpu_is_interposer(name);
 }
 
 /* ---- paths as names of files: '/' and '%' as %2F and %25 ---- */

@@ -253,7 +253,7 @@ static int enter_apart(struct rehearsing *h, struct brumate_error *err)
 		.n_folders = v.n_folders,
 		.stand_ins = v.stand_ins,
 		.n_stand_ins = v.n_stand_ins,
-		.devices = gpu_vendor()->devices,
+		.devices = h->op->gpus.vendor->devices,
 		.highest_pid = highest_pid(h),
 	};
 	r = apart_start(&h->apart, &view, err);
@@ -780,7 +780,7 @@ static int rehearse_image(struct rehearsal *ret, struct op *op, const char *path
 	snprintf(job.id, sizeof(job.id), "%s", op->target->id);
 	job.uid = op->target->uid;
 	job.gid = op->target->gid;
-	job.simulated = op->target->simulated;
+	job.gpu_kind = op->target->gpu_kind;
 	job.dir = strdup(path_runtime_dir()); /* for what has no name soon */
 	if (!job.dir)
 		return brumate_fail(err, ENOMEM, "%m");

@@ -285,6 +285,9 @@ static int check_driver(struct op *op, struct brumate_error *err)
 		return 0;
 	if (!info)
 		return brumate_fail(err, ENOMEM, "%m");
+	if ((r = gpu_set_take_vendor(&op->gpus, m->job.gpu_vendor, err)) < 0)
+		return r;
+	op_note_vendor(op);
 	if ((r = gpu_set_open(&op->gpus, err)) < 0 ||
 	    (r = broker_client_info(&op->gpus.broker, info, err)) < 0)
 		return r;
@@ -567,7 +570,7 @@ static int call_criu(struct op *op, struct criu_options *options, struct brumate
 	options->timeout_s = CRIU_TIMEOUT_S;
 	int r = rights_for_restore(op, &options->user, err);
 	if (r == 0)
-		r = cpu_memory_image_open(&op->images.cpu_memory, options, err);
+		r = cpu_memory_image_open(&op->images.cpu_memory, op->gpus.vendor, options, err);
 	if (r == 0)
 		r = op_attributes_ask(op, err);
 	if (r < 0)

@@ -155,7 +155,7 @@ enum { HEAD_START_MS_MAX = 400 };
  * turns between processes, so what is made during its restore is made late, and the copy waits for it. */
 static int make(struct op *op, struct brumate_error *err)
 {
-	const struct gpu_tuning *best = &gpu_vendor()->tuning;
+	const struct gpu_tuning *best = &op->gpus.vendor->tuning;
 	uint64_t data_ms = move_total_bytes(&op->data) / best->link_bytes_per_ms;
 
 	if (data_ms <= best->control_ms)

@@ -106,9 +106,6 @@ struct dev_backend {
 	const struct dev_memory_ops *memory; /* gpu/copy.h; NULL: only the driver moves memory */
 };
 
-/** The backend of this build. */
-const struct dev_backend *dev_backend(void);
-
 /* The operations, with a fault point (device.open, device.lock ...) before and a debug line after. */
 int dev_open(const struct dev_backend *b, const struct dev_libraries *libraries,
 	     struct dev_info *ret, struct brumate_error *err);

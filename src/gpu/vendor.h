@@ -33,9 +33,15 @@ struct gpu_unsaved {
 	const char *hint;
 };
 
+enum { GPU_VENDOR_ID_BYTES = 16 };
+
 /* Texts are for users. Predicates are pure. */
 struct gpu_vendor {
+	const char *id; /* in records, images and names of sockets: a word in lower case */
 	const char *name;
+	const struct dev_backend *backend;
+	/* Whether such GPUs, and what it takes to save them, are on this machine; not pure. NULL: it is taken to be. */
+	bool (*is_here)(void);
 	const char *api; /* of its programs: "no … state" */
 
 	/* ---- processes and what they have open or mapped ---- */
@@ -91,11 +97,55 @@ struct gpu_vendor {
 	struct gpu_tuning tuning;
 };
 
-/** The vendor whose GPUs this build is for. */
-const struct gpu_vendor *gpu_vendor(void);
+/** The vendors that this build knows, the default first; ends with NULL. A new one is a row in gpu/vendors.c. */
+extern const struct gpu_vendor *const gpu_vendors[];
+
+/** NULL: there is none of that id. */
+const struct gpu_vendor *gpu_vendor_find(const char *id);
+
+/** Which GPUs a job uses. It stands in its record, and the vendor in images, too. */
+struct gpu_kind {
+	char vendor
+		[GPU_VENDOR_ID_BYTES]; /* empty: the default, of records from before there were several */
+	bool simulated;
+};
+
+/** Those of a new job: of the first vendor whose GPUs are here, or that has a simulated driver; else of the default. What
+ * its processes use then decides, scan_gpu_vendor(). */
+struct gpu_kind gpu_kind_here(bool simulated);
+
+/** Of an id that is not known, as in the record of a newer brumate: the default. */
+const struct gpu_vendor *gpu_kind_vendor(const struct gpu_kind *kind);
+
+bool gpu_kind_is_same(const struct gpu_kind *a, const struct gpu_kind *b);
+
+/** The name of its broker: "broker", "broker-simulated", "broker-ID". Owned; NULL without memory. */
+char *gpu_kind_broker(const struct gpu_kind *kind);
 
 /** Whether the @len bytes at @path are the path of a device file of @vendor. Pure. */
 bool gpu_vendor_has_device(const struct gpu_vendor *vendor, const char *path, size_t len);
 
-/** The same for gpu_vendor(). */
+/*
+ * What names tell of a process, of all vendors whose GPUs are here; of the default on any machine. NULL: nothing.
+ */
+
+/** Whose device file it is. */
+const struct gpu_vendor *gpu_vendor_of_device(const char *path, size_t len);
 bool gpu_is_device(const char *path, size_t len);
+
+/** Whose is what a device file is of, a part of a GPU; or a file or socket, a service that shares GPUs. */
+const struct gpu_vendor *gpu_vendor_of_partition(const char *path);
+const struct gpu_vendor *gpu_vendor_of_service(const char *path);
+
+/** Whose managed memory, or driver's library, the text of /proc/PID/maps shows. */
+const struct gpu_vendor *gpu_vendor_of_managed(const char *maps);
+const struct gpu_vendor *gpu_vendor_of_library(const char *maps);
+
+/** Whether a file with that name is our library for programs of one of them. */
+bool gpu_is_interposer(const char *name);
+
+/** Whether a thread of that name may be one that a driver started. */
+bool gpu_is_driver_thread(const char *name);
+
+/** Whether a process with a single thread cannot be a client of any of them. */
+bool gpu_clients_have_threads(void);

@@ -37,6 +37,7 @@ static const struct schema_field job_fields[] = {
 	PLAIN(struct manifest, "log", job.log, FIELD_OPTIONAL),
 	PLAIN(struct manifest, "rootfs", job.rootfs, FIELD_OPTIONAL),
 	PLAIN(struct manifest, "simulated", job.simulated, FIELD_BOOL),
+	TEXT(struct manifest, "gpu_vendor", job.gpu_vendor, .optional = true),
 	PLAIN(struct manifest, "by_pid", job.by_pid, FIELD_BOOL),
 	TEXT(struct manifest, "started_as", job.started_as, .since = 3, .optional = true),
 };

@@ -22,6 +22,7 @@ enum {
 	MANIFEST_UUID_BYTES = 48,
 	MANIFEST_NAME_BYTES = 128,
 	MANIFEST_KEY_BYTES = 33,
+	MANIFEST_VENDOR_BYTES = 16,
 	MANIFEST_SIGNATURE_BYTES = 129,
 	MANIFEST_BYTES_MAX = 64 << 20,
 	MANIFEST_FILES_MAX = 1 << 20,
@@ -145,7 +146,9 @@ struct manifest {
 		char *log;     /* absolute path, owned; NULL if the job has none (managed by pid) */
 		char *rootfs;  /* "/" today; owned; NULL if not known */
 		bool simulated; /* ran on the simulated GPU */
-		bool by_pid;	/* was given to `manage`, not started by brumate */
+		char gpu_vendor
+			[MANIFEST_VENDOR_BYTES]; /* an id of gpu/vendor.h; empty: not known, of older writers */
+		bool by_pid;			 /* was given to `manage`, not started by brumate */
 		char started_as
 			[MANIFEST_ID_BYTES]; /* for a copy: the id of the job as which its processes were started; empty: this one. Since version 3 */
 	} job;

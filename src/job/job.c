@@ -464,7 +464,9 @@ static int fill(struct job *j, const struct job_spec *spec)
 		return -ENOMEM;
 	j->uid = spec->uid;
 	j->gid = spec->gid;
-	j->simulated = spec->simulated;
+	j->gpu_kind = gpu_kind_here(spec->simulated);
+	if (spec->vendor)
+		snprintf(j->vendor, sizeof(j->vendor), "%s", spec->vendor);
 	j->by_pid = spec->by_pid;
 	j->data_path = spec->data_path;
 	j->root = spec->root;

@@ -29,6 +29,7 @@ struct job_spec {
 	const char *log; /* NULL: $BRUMATE_LOG_DIR/ID.log, none with by_pid */
 	uid_t uid;
 	gid_t gid;
+	const char *vendor; /* of its GPUs, an id; NULL: whose are here */
 	bool simulated, by_pid;
 	enum job_data_path data_path;
 	struct proc_id root;  /* by_pid */

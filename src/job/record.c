@@ -86,6 +86,7 @@ static const struct schema_field record_fields[] = {
 	NUMBER(struct job, "uid", uid, FIELD_U32, 0, UINT32_MAX),
 	NUMBER(struct job, "gid", gid, FIELD_U32, 0, UINT32_MAX),
 	FIELD(struct job, "simulated", simulated, FIELD_BOOL, .lenient = true),
+	TEXT(struct job, "gpu_vendor", vendor, .lenient = true),
 	FIELD(struct job, "by_pid", by_pid, FIELD_BOOL, .lenient = true),
 	FIELD(struct job, "restored", restored, FIELD_BOOL, .lenient = true),
 	/* Older records have no data path: it was the driver's. */

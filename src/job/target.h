@@ -12,6 +12,7 @@
 #include <sys/types.h>
 
 #include "base/error.h"
+#include "gpu/vendor.h"
 #include "image/manifest.h"
 #include "process/process.h"
 
@@ -110,7 +111,11 @@ struct target {
 	uid_t uid;
 	gid_t gid;
 	char *log; /* absolute; NULL: none */
-	bool simulated;
+	/* Whose GPUs its processes had when they were looked at last. */
+	union {
+		struct gpu_kind gpu_kind;
+		struct gpu_kind;
+	};
 	enum job_data_path data_path;
 	bool parked;	     /* suspended, its device memory left on the GPU */
 	uint64_t kept_bytes; /* running, with a host copy of what its memory was */

@@ -36,9 +36,9 @@ static const char *find_value(const char *environment, size_t len, const char *n
 }
 
 /* The first entry of the vendor's list that the environment lacks or contradicts. */
-static const char *find_missing(const char *environment, size_t len)
+static const char *find_missing(const struct gpu_driver_job *v, const char *environment, size_t len)
 {
-	for (const char *const *e = gpu_vendor()->driver_job.environment; *e; e++) {
+	for (const char *const *e = v->environment; *e; e++) {
 		const char *value = find_value(environment, len, *e);
 
 		if (!value || strcmp(value, strchr(*e, '=') + 1) != 0)
@@ -51,7 +51,7 @@ static const char *find_missing(const char *environment, size_t len)
 static int stat_descriptor(struct statx *ret, const char *path)
 {
 	return statx(AT_FDCWD, path, AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO, ret) < 0 ? -errno
-											 : 0;
+											  : 0;
 }
 
 /* Opens what the kernel has in its cache, which it may miss during a mount or rename elsewhere. Kernels before 5.12 have no
@@ -113,19 +113,22 @@ static int find_file(struct driver_job *ret, pid_t pid, const char *path)
 	return 1;
 }
 
-int driver_job_find(struct driver_job *ret, pid_t pid)
+int driver_job_find(struct driver_job *ret, const struct gpu_vendor *vendor, pid_t pid)
 {
+	const struct gpu_driver_job *v = &vendor->driver_job;
 	auto_free char *environment = NULL;
 	struct driver_job job = { 0 };
 	size_t len = 0;
-	int r = proc_file_read(pid, "environ", ENVIRONMENT_BYTES_MAX, &environment, &len);
 
+	if (!v->variable)
+		return 0;
+	int r = proc_file_read(pid, "environ", ENVIRONMENT_BYTES_MAX, &environment, &len);
 	if (r < 0)
 		return r;
-	const char *path = find_value(environment, len, gpu_vendor()->driver_job.variable);
+	const char *path = find_value(environment, len, v->variable);
 	if (!path)
 		return 0;
-	job.missing = find_missing(environment, len);
+	job.missing = find_missing(v, environment, len);
 	r = find_file(&job, pid, path);
 	if (r > 0)
 		*ret = job;
@@ -157,28 +160,28 @@ static bool contains(const char *path, const char *text)
 }
 
 /* Nothing is run to learn its version. What we have under its name is another program. */
-static bool is_tool(const char *path)
+static bool is_tool(const struct gpu_driver_job *v, const char *path)
 {
 	const char *name = strrchr(path, '/');
 
 	return name && strcmp(name + 1, "brumate") != 0 && access(path, X_OK) == 0 &&
-	       contains(path, gpu_vendor()->driver_job.option);
+	       contains(path, v->option);
 }
 
-char *driver_job_find_tool(char *const *environment)
+char *driver_job_find_tool(const struct gpu_vendor *vendor, char *const *environment)
 {
+	const struct gpu_driver_job *v = &vendor->driver_job;
 	const char *path = NULL;
 
 	for (; *environment; environment++)
 		if (!strncmp(*environment, "PATH=", strlen("PATH=")))
 			path = *environment + strlen("PATH=");
-	while (path && *path) {
+	while (v->tool && path && *path) {
 		int n = (int)strcspn(path, ":");
-		auto_free char *tool =
-			path_format("%.*s/%s", n, path, gpu_vendor()->driver_job.tool);
+		auto_free char *tool = path_format("%.*s/%s", n, path, v->tool);
 		auto_free char *real = tool && *tool == '/' ? realpath(tool, NULL) : NULL;
 
-		if (real && is_tool(real))
+		if (real && is_tool(v, real))
 			return take_ptr(&real);
 		path += n + (path[n] == ':');
 	}

@@ -242,11 +242,13 @@ static bool device_is_known(dev_t dev)
 
 static void check_device(struct scan *s, const struct scan_fd *f)
 {
-	if (gpu_vendor()->is_partition(f->target))
-		add_finding(s, SCAN_REFUSE, SCAN_GPU, f->process, gpu_vendor()->partition.kind,
-			    gpu_vendor()->partition.hint,
+	const struct gpu_vendor *divided = gpu_vendor_of_partition(f->target);
+
+	if (divided)
+		add_finding(s, SCAN_REFUSE, SCAN_GPU, f->process, divided->partition.kind,
+			    divided->partition.hint,
 			    "uses %s (fd %d), which the driver cannot save",
-			    gpu_vendor()->partition.part, f->fd);
+			    divided->partition.part, f->fd);
 	else if (!gpu_is_device(f->target, strlen(f->target)) && !device_is_known(f->st.st_rdev))
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "device",
 			    "close it before the checkpoint", "has device %.150s open (fd %d)",
@@ -268,12 +270,15 @@ static void check_regular(struct scan *s, const struct scan_fd *f)
 }
 
 /* The GPU is used through a service of the vendor's. */
-static void add_sharing(struct scan *s, const struct proc_info *process)
+static void add_sharing(struct scan *s, const struct proc_info *process, const char *path)
 {
-	const struct gpu_unsaved *service = &gpu_vendor()->sharing_service;
+	const struct gpu_vendor *vendor = gpu_vendor_of_service(path);
 
-	add_finding(s, SCAN_REFUSE, SCAN_GPU, process, service->kind, service->hint,
-		    "uses the GPU through %s, which the driver cannot save", service->name);
+	if (vendor)
+		add_finding(s, SCAN_REFUSE, SCAN_GPU, process, vendor->sharing_service.kind,
+			    vendor->sharing_service.hint,
+			    "uses the GPU through %s, which the driver cannot save",
+			    vendor->sharing_service.name);
 }
 
 static void check_fds(struct scan *s)
@@ -283,8 +288,7 @@ static void check_fds(struct scan *s)
 	for (size_t i = 0; i < s->n_fds; i++) {
 		const struct scan_fd *f = &s->fds[i];
 
-		if (gpu_vendor()->is_sharing_service(f->target))
-			add_sharing(s, f->process);
+		add_sharing(s, f->process, f->target);
 		if (f->pidfd_pid)
 			check_pidfd(s, f);
 		else if (!strncmp(f->target, anon, strlen(anon)))
@@ -585,8 +589,8 @@ static void check_socket_of_service(struct scan *s, const struct unix_socket *u)
 {
 	const struct scan_fd *f = u->peer ? find_inode(s, "socket:", u->peer) : NULL;
 
-	if (f && gpu_vendor()->is_sharing_service(u->name))
-		add_sharing(s, f->process);
+	if (f)
+		add_sharing(s, f->process, u->name);
 }
 
 /* Reads one answer. Returns 1 if more is to come, 0 if that was all, or -errno. */
@@ -639,19 +643,8 @@ static int read_maps(pid_t pid, char **ret)
 	return proc_file_read(pid, "maps", MAPS_BYTES_MAX, ret, NULL);
 }
 
-/* True if a file whose name begins with @name is mapped. */
-static bool maps_file(const char *maps, const char *name)
-{
-	size_t len = strlen(name);
-
-	for (const char *p = maps; (p = strstr(p, name)); p += len)
-		if (p > maps && p[-1] == '/')
-			return true;
-	return false;
-}
-
 /* 1, 0, or -errno. */
-static int has_gpu_device_open(pid_t pid)
+static int find_gpu_device(pid_t pid, const struct gpu_vendor **ret)
 {
 	auto_closedir DIR *dir = proc_dir_open(pid, "fd");
 	char target[64];
@@ -664,7 +657,8 @@ static int has_gpu_device_open(pid_t pid)
 		ssize_t n = readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1);
 
 		target[n > 0 ? n : 0] = '\0';
-		if (gpu_is_device(target, strlen(target)))
+		*ret = gpu_vendor_of_device(target, strlen(target));
+		if (*ret)
 			return 1;
 	}
 	return r;
@@ -680,20 +674,28 @@ static bool ends_meanwhile(pid_t pid)
 
 bool scan_can_have_gpu_state(const struct proc_info *info)
 {
-	return info->n_threads != 1 || !gpu_vendor()->clients_have_threads;
+	return info->n_threads != 1 || !gpu_clients_have_threads();
+}
+
+int scan_gpu_vendor(pid_t pid, const struct gpu_vendor **ret)
+{
+	auto_free char *maps = NULL;
+	int by_maps = read_maps(pid, &maps);
+	const struct gpu_vendor *vendor = by_maps < 0 ? NULL : gpu_vendor_of_library(maps);
+	int r = vendor ? 1 : find_gpu_device(pid, &vendor);
+
+	if (r == 0 && by_maps < 0)
+		r = by_maps;
+	if (r > 0)
+		*ret = vendor;
+	return r < 0 && ends_meanwhile(pid) ? 0 : r;
 }
 
 int scan_uses_gpu(pid_t pid)
 {
-	auto_free char *maps = NULL;
-	int by_maps = read_maps(pid, &maps);
+	const struct gpu_vendor *vendor;
 
-	if (by_maps >= 0 && maps_file(maps, gpu_vendor()->driver_library))
-		return 1;
-	int r = has_gpu_device_open(pid);
-	if (r == 0 && by_maps < 0)
-		r = by_maps;
-	return r < 0 && ends_meanwhile(pid) ? 0 : r;
+	return scan_gpu_vendor(pid, &vendor);
 }
 
 static bool same_ns(pid_t a, pid_t b, const char *name)
@@ -904,13 +906,15 @@ static void check_gpu_leftovers(struct scan *s)
 
 	for (size_t i = 0; i < s->n_fds; i++) {
 		const struct scan_fd *f = &s->fds[i];
+		const struct gpu_vendor *vendor =
+			gpu_vendor_of_device(f->target, strlen(f->target));
 		auto_free char *maps = NULL;
 
-		if (f->process == last || !gpu_is_device(f->target, strlen(f->target)))
+		if (f->process == last || !vendor)
 			continue;
 		last = f->process;
 		if (read_maps(f->process->id.pid, &maps) < 0 ||
-		    leftover_judge(maps, gpu_vendor(), false, NULL, 0) != LEFTOVER_NONE)
+		    leftover_judge(maps, vendor, false, NULL, 0) != LEFTOVER_NONE)
 			continue;
 		if (f->process->is_fork)
 			add_finding(
@@ -933,10 +937,12 @@ static void check_managed_memory(struct scan *s)
 	for (size_t i = 0; i < s->tree->n; i++) {
 		const struct proc_info *p = &s->tree->items[i];
 		auto_free char *maps = NULL;
+		const struct gpu_vendor *vendor =
+			read_maps(p->id.pid, &maps) < 0 ? NULL : gpu_vendor_of_managed(maps);
 
-		if (read_maps(p->id.pid, &maps) >= 0 && gpu_vendor()->maps_managed_memory(maps))
+		if (vendor)
 			add_finding(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "managed-memory",
-				    gpu_vendor()->managed_memory_hint,
+				    vendor->managed_memory_hint,
 				    "has managed memory, which the driver cannot save");
 	}
 }

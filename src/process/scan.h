@@ -67,6 +67,8 @@ struct scan_finding {
 /** The key of what --drop-external is for. */
 #define SCAN_UNIX_OUTSIDE "unix-socket"
 
+struct gpu_vendor;
+
 struct scan_report {
 	struct scan_finding *items;
 	size_t n;
@@ -103,3 +105,6 @@ bool scan_can_have_gpu_state(const struct proc_info *info);
 /* * Whether the process has the vendor's device open or its driver library mapped (a process worth asking the driver about):
  * 1, 0, or -errno where that is unknown. */
 int scan_uses_gpu(pid_t pid);
+
+/** The same, and whose: *@ret where it does. */
+int scan_gpu_vendor(pid_t pid, const struct gpu_vendor **ret);

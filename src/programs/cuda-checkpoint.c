@@ -267,8 +267,9 @@ int cuda_checkpoint_main(int argc, char **argv)
 		fputs(usage, stdout);
 		return 0;
 	}
+	const struct gpu_kind kind = { .simulated = wants_simulated() };
 	if (r == 0)
-		r = broker_client_open(&broker, wants_simulated(), &err);
+		r = broker_client_open(&broker, &kind, &err);
 	if (r == 0)
 		r = carry_out(&broker, &a, &err);
 	if (r < 0)

@@ -41,7 +41,8 @@ enum finding_level { FINDING_OK, FINDING_NOTE, FINDING_WARN, FINDING_FAIL };
 
 struct doctor {
 	const struct service_call *call;
-	bool simulated; /* query the simulated driver */
+	struct gpu_kind kind;		 /* whose GPUs are here, or the simulated ones */
+	const struct gpu_vendor *vendor; /* of them */
 	json_t *findings;
 	json_t *facts;
 	uint64_t vram_bytes;	 /* of all GPUs; 0: unknown */
@@ -340,9 +341,9 @@ static const struct {
 static void check_driver_jobs(struct doctor *d, uint32_t features, json_t *names)
 {
 	static const char key[] = "driver-job-file";
-	const struct gpu_driver_job *v = &gpu_vendor()->driver_job;
-	auto_free char *tool =
-		d->simulated ? path_find_helper(v->simulated_tool) : driver_job_find_tool(environ);
+	const struct gpu_driver_job *v = &d->vendor->driver_job;
+	auto_free char *tool = d->kind.simulated ? path_find_helper(v->simulated_tool)
+						 : driver_job_find_tool(d->vendor, environ);
 	char hint[160];
 
 	if (features & DEV_JOB_FILE)
@@ -356,7 +357,7 @@ static void check_driver_jobs(struct doctor *d, uint32_t features, json_t *names
 		snprintf(hint, sizeof(hint), "put one that has %s into PATH", v->option);
 	else
 		snprintf(hint, sizeof(hint), "install driver %s or newer",
-			 gpu_vendor()->feature_since(DEV_JOB_FILE));
+			 d->vendor->feature_since(DEV_JOB_FILE));
 	finding(d, FINDING_NOTE, key, hint,
 		"no job files%s%s: with run --data-path driver, the driver saves each process by "
 		"itself",
@@ -382,7 +383,7 @@ static void check_ladder(struct doctor *d, uint32_t features)
 		char hint[64];
 
 		snprintf(hint, sizeof(hint), "install driver %s or newer",
-			 gpu_vendor()->feature_since(ladder[i].bit));
+			 d->vendor->feature_since(ladder[i].bit));
 		if (features & ladder[i].bit) {
 			finding(d, FINDING_OK, ladder[i].key, "", "%s", ladder[i].name);
 			json_array_append_new(names, json_string(ladder[i].key));
@@ -405,9 +406,9 @@ static void check_gpu(struct doctor *d, size_t i, const struct dev_gpu *gpu, jso
 					(json_int_t)gpu->used_bytes, "mig", gpu->partitioned));
 	d->vram_bytes += gpu->total_bytes;
 	if (gpu->partitioned)
-		finding(d, FINDING_WARN, "gpu", gpu_vendor()->partition_hint,
+		finding(d, FINDING_WARN, "gpu", d->vendor->partition_hint,
 			"GPU %zu: %s, %s: %s is on, which the driver cannot checkpoint", i,
-			gpu->name, gpu->uuid, gpu_vendor()->partition.name);
+			gpu->name, gpu->uuid, d->vendor->partition.name);
 	else
 		finding(d, FINDING_OK, "gpu", "", "GPU %zu: %s, %s, %s, %s in use", i, gpu->name,
 			gpu->uuid, SIZE_TEXT(gpu->total_bytes), SIZE_TEXT(gpu->used_bytes));
@@ -417,9 +418,9 @@ static void check_gpu(struct doctor *d, size_t i, const struct dev_gpu *gpu, jso
  * driver. */
 static void check_persistence(struct doctor *d)
 {
-	const struct gpu_vendor *v = gpu_vendor();
+	const struct gpu_vendor *v = d->vendor;
 
-	if (d->simulated)
+	if (d->kind.simulated || !v->persistence_socket)
 		return;
 	if (access(v->persistence_socket, F_OK) == 0)
 		finding(d, FINDING_OK, "persistence", "", "%s runs", v->persistence_daemon);
@@ -442,7 +443,7 @@ static void check_driver(struct doctor *d)
 			"nothing is known of the driver and the GPUs: there is no broker to ask");
 		return;
 	}
-	int r = broker_client_open(&broker, d->simulated, &err);
+	int r = broker_client_open(&broker, &d->kind, &err);
 
 	if (r == 0)
 		r = broker_client_info(&broker, &info, &err);
@@ -451,7 +452,7 @@ static void check_driver(struct doctor *d)
 			brumate_hint(&err,
 				     "install a driver, %s or newer; without a GPU try "
 				     "BRUMATE_GPU=simulated",
-				     gpu_vendor()->feature_since(DEV_CHECKPOINT));
+				     d->vendor->feature_since(DEV_CHECKPOINT));
 		finding_error(d, FINDING_FAIL, "driver", &err);
 		return;
 	}
@@ -706,14 +707,16 @@ static void check_programs(struct doctor *d)
 		else
 			finding(d, FINDING_OK, programs[i], "", "%s", path);
 	}
-	auto_free char *library = path_find_helper(gpu_vendor()->interposer);
+	const char *name = d->vendor->interposer;
+	if (!name)
+		return;
+	auto_free char *library = path_find_helper(name);
 	if (library && access(library, R_OK) == 0)
 		finding(d, FINDING_OK, "library", "", "%s", library);
 	else
 		finding(d, FINDING_NOTE, "library",
 			"install brumate again, with its library, to copy by brumate",
-			"%s is not here: the driver copies the device memory of jobs",
-			gpu_vendor()->interposer);
+			"%s is not here: the driver copies the device memory of jobs", name);
 }
 
 static void check_daemon(struct doctor *d)
@@ -824,10 +827,9 @@ static void add_scanned(struct doctor *d, const struct scan_report *report)
 /* Scans with the information of the driver or, if there is none, of /proc. */
 static int scan_process(struct doctor *d, struct proc_id root, struct brumate_error *err)
 {
-	struct job j = { .owned_by = &job_target_owner,
-			 .root = root,
-			 .simulated = d->simulated,
-			 .by_pid = true };
+	struct job j = {
+		.owned_by = &job_target_owner, .root = root, .gpu_kind = d->kind, .by_pid = true
+	};
 	struct progress_caller nobody = { 0 };
 	auto_(op_fini) struct op op;
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
@@ -906,6 +908,7 @@ int service_doctor(const struct service_call *call, json_t *parameters, json_t *
 	auto_json json_t *findings = json_array();
 	auto_json json_t *facts = json_object();
 	struct doctor d = { .call = call, .findings = findings, .facts = facts };
+	bool simulated = false;
 	const char *word;
 	int64_t pid = 0;
 	int r = wire_get_string(parameters, "job", &word, err);
@@ -913,9 +916,11 @@ int service_doctor(const struct service_call *call, json_t *parameters, json_t *
 	if (r == 0)
 		r = wire_get_int(parameters, "pid", 1, INT_MAX, &pid, err);
 	if (r == 0)
-		r = get_simulated(parameters, &d.simulated, err);
+		r = get_simulated(parameters, &simulated, err);
 	if (r < 0)
 		return r;
+	d.kind = gpu_kind_here(simulated);
+	d.vendor = gpu_kind_vendor(&d.kind);
 	if (word && pid)
 		return wire_fail_parameter(err, "job", "expected job or pid, not both");
 

@@ -194,7 +194,9 @@ static int get_data_path(json_t *parameters, enum job_data_path *ret, struct bru
 {
 	static const char *const words[] = { "auto", "broker", "driver", NULL };
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	auto_free char *library = path_find_helper(gpu_vendor()->interposer);
+	const struct gpu_kind kind = gpu_kind_here(false);
+	const char *name = gpu_kind_vendor(&kind)->interposer;
+	auto_free char *library = name ? path_find_helper(name) : NULL;
 	const char *word;
 	int i, r = wire_get_string(parameters, "data_path", &word, err);
 
@@ -206,7 +208,8 @@ static int get_data_path(json_t *parameters, enum job_data_path *ret, struct bru
 	if (word && conf_word(&i, word, words) < 0)
 		return wire_fail_parameter(err, "data_path", "expected auto, broker or driver");
 	if (i == CONF_DATA_PATH_BROKER && !library) {
-		brumate_fail(err, EOPNOTSUPP, "%s is not installed", gpu_vendor()->interposer);
+		brumate_fail(err, EOPNOTSUPP, "%s is not installed",
+			     name ? name : "a library for it");
 		brumate_hint(err, "install it, or start the job with --data-path driver");
 		return -EOPNOTSUPP;
 	}
@@ -275,9 +278,9 @@ static int start_job(const struct service_call *call, const struct job_spec *spe
 }
 
 /* Directory of the simulated driver, in which a job finds it first. Owned. */
-static char *find_simulator(void)
+static char *find_simulator(const struct gpu_vendor *vendor)
 {
-	char *path = path_find_helper(gpu_vendor()->simulated_driver);
+	char *path = path_find_helper(vendor->simulated_driver);
 	char *slash = path ? strrchr(path, '/') : NULL;
 
 	if (slash)
@@ -321,11 +324,14 @@ static int make_env(json_t **ret, json_t *parameters, bool simulated, struct bru
 	if (r < 0)
 		return r;
 	if (!dir && simulated) {
-		simulator = find_simulator();
+		const struct gpu_kind kind = gpu_kind_here(true);
+		const struct gpu_vendor *vendor = gpu_kind_vendor(&kind);
+
+		simulator = find_simulator(vendor);
 		if (!simulator)
 			return brumate_fail(err, ENOENT,
 					    "the simulated driver is not installed (%s)",
-					    gpu_vendor()->simulated_driver);
+					    vendor->simulated_driver);
 		dir = simulator;
 	}
 	*ret = dir ? env_with_libraries(env, dir) : take_ptr(&env);

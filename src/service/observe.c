@@ -28,7 +28,7 @@ enum {
 
 struct observed {
 	json_t *job; /* owned */
-	bool simulated;
+	struct gpu_kind kind;
 	pid_t pid;
 };
 
@@ -42,7 +42,7 @@ void observation_fini(struct observation *l)
 
 static int remember_process(struct observation *l, json_t *o, const struct job *j, pid_t pid)
 {
-	return array_add(l->items, l->n, (struct observed){ json_incref(o), j->simulated, pid });
+	return array_add(l->items, l->n, (struct observed){ json_incref(o), j->gpu_kind, pid });
 }
 
 /* ---- what the record and /proc say ---- */
@@ -283,7 +283,7 @@ static void ask_broker(struct observation *l, struct broker_client *b)
 	struct round round = { .n = 0 };
 
 	for (size_t i = 0; i < l->n; i++) {
-		if (l->items[i].simulated != b->simulated)
+		if (!gpu_kind_is_same(&l->items[i].kind, &b->kind))
 			continue;
 		round.pids[round.n] = l->items[i].pid;
 		round.at[round.n++] = i;
@@ -325,27 +325,32 @@ static void number_gpus(json_t *list, const struct dev_gpu *gpus, size_t n)
 }
 
 /* Asks the broker of one kind. A connection whose call was given up cannot be used for another call. */
-static void look_at_kind(struct observation *l, bool simulated)
+static void look_at_kind(struct observation *l, const struct gpu_kind *kind)
 {
 	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
 	struct dev_gpu gpus[DEV_GPUS_MAX];
 	size_t n_gpus = 0, n = 0;
 
 	for (size_t i = 0; i < l->n; i++)
-		n += l->items[i].simulated == simulated;
-	if (!n || broker_client_find(&b, simulated, PATIENCE_MS, NULL) < 0 ||
+		n += gpu_kind_is_same(&l->items[i].kind, kind);
+	if (!n || broker_client_find(&b, kind, PATIENCE_MS, NULL) < 0 ||
 	    broker_client_gpus(&b, gpus, &n_gpus, NULL) < 0)
 		return;
 	ask_broker(l, &b);
 	for (size_t i = 0; i < l->n; i++)
-		if (l->items[i].simulated == simulated)
+		if (gpu_kind_is_same(&l->items[i].kind, kind))
 			number_gpus(json_object_get(l->items[i].job, "gpus"), gpus, n_gpus);
 }
 
 void observe_gpus(struct observation *l)
 {
-	look_at_kind(l, true);
-	look_at_kind(l, false);
+	for (const struct gpu_vendor *const *v = gpu_vendors; *v; v++)
+		for (int simulated = 1; simulated >= 0; simulated--) {
+			struct gpu_kind kind = { .simulated = simulated };
+
+			snprintf(kind.vendor, sizeof(kind.vendor), "%s", (*v)->id);
+			look_at_kind(l, &kind);
+		}
 }
 
 /* ---- processes and files, for a page about one job ---- */

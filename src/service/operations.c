@@ -123,16 +123,17 @@ static int find_target(struct job *ret, bool *ret_new, const struct service_call
 	return r;
 }
 
-static int list_gpus(struct dev_gpu *ret, size_t *ret_n, bool simulated, struct brumate_error *err)
+static int list_gpus(struct dev_gpu *ret, size_t *ret_n, const struct gpu_kind *kind,
+		     struct brumate_error *err)
 {
 	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
-	int r = broker_client_open(&broker, simulated, err);
+	int r = broker_client_open(&broker, kind, err);
 
 	return r < 0 ? r : broker_client_gpus(&broker, ret, ret_n, err);
 }
 
 /* Replaces numbers in "gpu_map" by UUIDs, which the driver has to be asked for. */
-static int resolve_map(json_t *parameters, bool simulated, struct brumate_error *err)
+static int resolve_map(json_t *parameters, const struct gpu_kind *kind, struct brumate_error *err)
 {
 	json_t *map = json_object_get(parameters, "gpu_map");
 	struct dev_gpu gpus[DEV_GPUS_MAX];
@@ -143,7 +144,7 @@ static int resolve_map(json_t *parameters, bool simulated, struct brumate_error 
 	if (!map)
 		return 0;
 	if (gpu_map_has_numbers(map))
-		r = list_gpus(gpus, &n_gpus, simulated, err);
+		r = list_gpus(gpus, &n_gpus, kind, err);
 	if (r == 0)
 		r = gpu_map_resolve(&resolved, map, gpus, n_gpus, err);
 	if (r == 0 && json_object_set_new(parameters, "gpu_map", resolved) < 0)
@@ -152,14 +153,14 @@ static int resolve_map(json_t *parameters, bool simulated, struct brumate_error 
 }
 
 /* The options for @where of @parameters, with their defaults, in the form that the job's shim takes. Owned. */
-static int make_request(json_t **ret, json_t *parameters, unsigned where, bool simulated,
-			struct brumate_error *err)
+static int make_request(json_t **ret, json_t *parameters, unsigned where,
+			const struct gpu_kind *kind, struct brumate_error *err)
 {
 	auto_json json_t *request = request_pick(parameters, where);
 
 	if (!request)
 		return brumate_fail(err, ENOMEM, "%m");
-	int r = resolve_map(request, simulated, err);
+	int r = resolve_map(request, kind, err);
 	if (r == 0)
 		r = request_add_defaults(request, where, err);
 	if (r == 0)
@@ -182,7 +183,7 @@ static int change_state(const struct service_call *call, const char *method, uns
 	int r = find_target(&j, &is_new, call, parameters, where, err);
 
 	if (r == 0)
-		r = make_request(&request, parameters, where, j.simulated, err);
+		r = make_request(&request, parameters, where, &j.gpu_kind, err);
 	if (r == 0)
 		r = shim_relay(call, &j, method, request, ret, err);
 	if (is_new && (r < 0 || is_dry_run(parameters)))
@@ -266,7 +267,7 @@ int service_checkpoint(const struct service_call *call, json_t *parameters, json
 	if (r == 0)
 		r = choose_id(id, &j, dir, name, err);
 	if (r == 0)
-		r = make_request(&request, parameters, REQUEST_CHECKPOINT, j.simulated, err);
+		r = make_request(&request, parameters, REQUEST_CHECKPOINT, &j.gpu_kind, err);
 	if (r == 0 && json_is_true(json_object_get(parameters, "self")) &&
 	    json_object_set_new(request, "self", json_true()) < 0)
 		r = brumate_fail(err, ENOMEM, "%m");
@@ -412,6 +413,7 @@ static int create_job(struct job *ret, const struct manifest *m, const char *cop
 		.log = copy ? NULL : m->job.log,
 		.uid = m->job.uid,
 		.gid = m->job.gid,
+		.vendor = m->job.gpu_vendor,
 		.simulated = m->job.simulated,
 	};
 	int r = job_create(ret, &spec, err);
@@ -455,8 +457,10 @@ static int restore_image(const struct service_call *call, const struct manifest 
 	bool created = false, had_log;
 	int r = refuse_other_user(m, err);
 
+	struct gpu_kind kind = { .simulated = m->job.simulated };
+	snprintf(kind.vendor, sizeof(kind.vendor), "%s", m->job.gpu_vendor);
 	if (r == 0)
-		r = make_request(&request, parameters, REQUEST_RESTORE, m->job.simulated, err);
+		r = make_request(&request, parameters, REQUEST_RESTORE, &kind, err);
 	if (r == 0 && (!where || json_object_update(request, where) < 0 ||
 		       json_object_set_new(request, "of", json_string(m->job.id)) < 0))
 		r = brumate_fail(err, ENOMEM, "%m");

@@ -34,6 +34,7 @@ static int take_job(struct job *ret, const struct manifest *m, struct brumate_er
 	ret->uid = geteuid() == 0 ? m->job.uid : geteuid();
 	ret->gid = geteuid() == 0 ? m->job.gid : getegid();
 	ret->simulated = m->job.simulated;
+	snprintf(ret->vendor, sizeof(ret->vendor), "%s", m->job.gpu_vendor);
 	ret->dir = strdup(path_runtime_dir()); /* for what has no name soon */
 	return ret->dir ? 0 : brumate_fail(err, ENOMEM, "%m");
 }

@@ -319,7 +319,7 @@ static int start_command(struct shim *s, char *const *env, struct brumate_error 
 		tool = driver_job_tool(job, env);
 		if (!tool)
 			return spawn_job(job, env, NULL, err);
-		r = driver_job_environment(&own, &first, env, err);
+		r = driver_job_environment(&own, &first, job, env, err);
 	}
 	if (r < 0)
 		return r;

@@ -43,7 +43,7 @@ struct kept {
 /* A look at the processes, and what the broker answers if it has to be asked again. */
 struct look {
 	struct proc_members members;
-	bool simulated;
+	struct gpu_kind gpu_kind;
 	bool listens;	 /* processes that may need the memory which this takes can ask for it */
 	bool gives_back; /* GPUs were open, and are to be no more */
 	struct broker_prepare request;
@@ -235,10 +235,10 @@ static void look(void *arg)
 	int r = find_pids(p);
 
 	if (l->gives_back)
-		room_give_back(l->simulated);
+		room_give_back(&l->gpu_kind);
 	if (r < 0 || !has_news(&p->kept, &l->request))
 		return;
-	r = broker_client_open(&b, l->simulated, &err);
+	r = broker_client_open(&b, &l->gpu_kind, &err);
 	if (r == 0)
 		r = broker_client_prepare(&b, &l->request, &l->answer, &l->fd, &err);
 	if (r < 0)
@@ -262,7 +262,7 @@ static void prepare_due(void *arg)
 		return;
 	p->look = (struct look){
 		.members = v->members,
-		.simulated = v->simulated,
+		.gpu_kind = v->gpu_kind,
 		.request = { .kept_bytes = v->kept_bytes, .spare = v->spare_bytes },
 		/* Before the broker opens any: a process may need the memory at once. */
 		.listens = p->may_open && room_listen(&p->room),
@@ -278,7 +278,7 @@ static void answer_missing(void *arg)
 {
 	struct prepare *p = arg;
 
-	room_give_back(p->look.simulated);
+	room_give_back(&p->look.gpu_kind);
 	room_answer(&p->room);
 }
 

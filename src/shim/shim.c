@@ -356,7 +356,7 @@ void shim_look(struct shim *s)
 		.members = job_members(job),
 		.state = job->state,
 		.data_path = job->data_path,
-		.simulated = job->simulated,
+		.gpu_kind = job->gpu_kind,
 		.unsaved = job->unsaved,
 		.wakes = job_wakes(job),
 		.mends = mend_is_wanted(s),

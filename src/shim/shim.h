@@ -39,7 +39,7 @@ struct shim_view {
 	struct proc_members members;
 	enum job_state state;
 	enum job_data_path data_path;
-	bool simulated;
+	struct gpu_kind gpu_kind;
 	bool unsaved;		    /* the record is not on disk */
 	bool wakes;		    /* a job of `run --wake` */
 	bool mends;		    /* something has to be tried again */
@@ -152,7 +152,7 @@ int spawn_job(struct job *job, char *const *env, const char *tool, struct brumat
 char *driver_job_tool(const struct job *job, char *const *env);
 
 /** Makes the environment of a job that is to be one of the driver's; @ret and @ret_own as of agent_environment(). */
-int driver_job_environment(char ***ret, size_t *ret_own, char *const *env,
+int driver_job_environment(char ***ret, size_t *ret_own, const struct job *job, char *const *env,
 			   struct brumate_error *err);
 
 /** Makes the environment of the job: @env, and what lets its agents be loaded and found. @ret: NULL-terminated; it and

@@ -42,9 +42,9 @@ static bool is_of(const char *entry, const char *variable)
 }
 
 /* Our library comes first; what else is preloaded stays. */
-static char *preload_entry(char *const *env)
+static char *preload_entry(const char *name, char *const *env)
 {
-	auto_free char *library = path_find_helper(gpu_vendor()->interposer);
+	auto_free char *library = path_find_helper(name);
 	const char *before = "";
 
 	for (char *const *e = env; *e; e++)
@@ -64,13 +64,14 @@ int agent_environment(char ***ret, size_t *ret_own, const struct job *job, char 
 		n++;
 	auto_free char **all = calloc(n + 3, sizeof(*all));
 	auto_free char *dir = job_agent_dir(&job->target);
-	auto_free char *library = preload_entry(env);
+	const char *name = gpu_kind_vendor(&job->gpu_kind)->interposer;
+	auto_free char *library = preload_entry(name, env);
 	auto_free char *variable = dir ? path_format("%s%s", agent_dir, dir) : NULL;
 
 	if (!all || !variable)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (!library)
-		return brumate_fail(err, ENOENT, "%s is not installed", gpu_vendor()->interposer);
+		return brumate_fail(err, ENOENT, "%s is not installed", name);
 	for (size_t i = 0; i < n; i++)
 		if (!is_of(env[i], preload) && !is_of(env[i], agent_dir))
 			all[kept++] = env[i];
@@ -99,28 +100,28 @@ static bool has_variable(char *const *env, const char *entry)
 	return false;
 }
 
-static bool driver_has_jobs(bool simulated)
+static bool driver_has_jobs(const struct gpu_kind *kind)
 {
 	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
 	auto_free struct broker_info *info = calloc(1, sizeof(*info));
 
-	return info && broker_client_open(&broker, simulated, NULL) == 0 &&
+	return info && broker_client_open(&broker, kind, NULL) == 0 &&
 	       broker_client_info(&broker, info, NULL) == 0 && info->device.features & DEV_JOB_FILE;
 }
 
 char *driver_job_tool(const struct job *job, char *const *env)
 {
-	auto_free char *tool = job->simulated
-				       ? path_find_helper(gpu_vendor()->driver_job.simulated_tool)
-				       : driver_job_find_tool(env);
+	const struct gpu_vendor *vendor = gpu_kind_vendor(&job->gpu_kind);
+	auto_free char *tool = job->simulated ? path_find_helper(vendor->driver_job.simulated_tool)
+					      : driver_job_find_tool(vendor, env);
 
-	return tool && driver_has_jobs(job->simulated) ? take_ptr(&tool) : NULL;
+	return tool && driver_has_jobs(&job->gpu_kind) ? take_ptr(&tool) : NULL;
 }
 
-int driver_job_environment(char ***ret, size_t *ret_own, char *const *env,
+int driver_job_environment(char ***ret, size_t *ret_own, const struct job *job, char *const *env,
 			   struct brumate_error *err)
 {
-	const struct gpu_driver_job *v = &gpu_vendor()->driver_job;
+	const struct gpu_driver_job *v = &gpu_kind_vendor(&job->gpu_kind)->driver_job;
 	size_t n = 0, kept = 0, n_wanted = 0;
 
 	while (env[n])
@@ -240,7 +241,7 @@ static char *format_pid(char ret[static 16], pid_t pid)
 static _Noreturn void run_tool(const struct child *c)
 {
 	static char shell[] = "/bin/sh", option[] = "-c";
-	const struct gpu_driver_job *v = &gpu_vendor()->driver_job;
+	const struct gpu_driver_job *v = &gpu_kind_vendor(&c->job->gpu_kind)->driver_job;
 	char script[64] = "exec cat \"$";
 
 	strncat(script, v->variable, sizeof(script) - strlen(script) - 2);

@@ -97,7 +97,7 @@ struct container *container_new(struct proc_id criu, struct brumate_error *err)
 	op_init(&c->op, "container", &c->target, &nobody, &c->request);
 	if (conf_load(&conf, err) < 0)
 		return NULL;
-	c->target.simulated = conf_wants_simulated(&conf);
+	c->target.gpu_kind = gpu_kind_here(conf_wants_simulated(&conf));
 	c->leaves_memory =
 		conf.container_memory == CONF_MEMORY_CRIU ||
 		(conf.container_memory == CONF_MEMORY_AUTO && machine_cores() < CORES_THAT_GAIN);
@@ -275,7 +275,6 @@ static int add_runner(struct runners *r, pid_t tid, bool is_agent)
 /* A thread that is our library's agent, or the driver's own. What is named so need not be one. */
 static int add_if_it_serves(struct runners *r, pid_t pid, const char *tid)
 {
-	const char *prefix = gpu_vendor()->driver_threads;
 	auto_free char *name = NULL;
 	char path[64];
 
@@ -283,7 +282,7 @@ static int add_if_it_serves(struct runners *r, pid_t pid, const char *tid)
 	if (file_read(AT_FDCWD, path, STATUS_BYTES_MAX, &name, NULL) < 0)
 		return 0;
 	bool is_agent = !strcmp(name, AGENT_THREAD_NAME "\n");
-	if (!is_agent && strncmp(name, prefix, strlen(prefix)))
+	if (!is_agent && !gpu_is_driver_thread(name))
 		return 0;
 	return add_runner(r, (pid_t)strtol(tid, NULL, 10), is_agent);
 }

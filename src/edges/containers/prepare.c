@@ -60,7 +60,7 @@ struct containers {
 	struct watched *items;
 	size_t n, n_wanted;
 	char own_namespace[64];
-	bool simulated;
+	struct gpu_kind kind;
 };
 
 /* ---- who is there ---- */
@@ -174,7 +174,8 @@ static int ask_broker(struct watched *c, const struct brumate_conf *conf, int *r
 						.n = c->now.n,
 						.yields = yields };
 	struct broker_prepared prepared = { .n_open = 0 };
-	int r = broker_client_open(&b, conf_wants_simulated(conf), err);
+	const struct gpu_kind kind = gpu_kind_here(conf_wants_simulated(conf));
+	int r = broker_client_open(&b, &kind, err);
 
 	if (r == 0)
 		r = broker_client_prepare(&b, &request, &prepared, ret_fd, err);
@@ -229,7 +230,7 @@ static void look_at_containers(struct containers *w)
 
 	if (!look_at_all(w))
 		return;
-	w->simulated = conf_wants_simulated(&conf);
+	w->kind = gpu_kind_here(conf_wants_simulated(&conf));
 	for (size_t i = w->n; i-- > 0;) {
 		struct watched *c = &w->items[i];
 
@@ -247,7 +248,7 @@ static void look_at_containers(struct containers *w)
 static void give_back(const struct containers *w, struct watched *c)
 {
 	room_tell(&c->room, NULL, 0);
-	room_give_back(w->simulated);
+	room_give_back(&w->kind);
 	room_answer(&c->room);
 }
 

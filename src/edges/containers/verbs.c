@@ -218,7 +218,8 @@ static json_t *pack_spec(const char *library, const char *inside)
 
 int verb_cdi(const struct invocation *in, struct brumate_error *err)
 {
-	const char *name = gpu_vendor()->interposer;
+	const struct gpu_kind kind = gpu_kind_here(false);
+	const char *name = gpu_kind_vendor(&kind)->interposer;
 	auto_free char *found = path_find_helper(name);
 	/* CRIU mounts no symbolic links. */
 	auto_free char *library = found ? realpath(found, NULL) : NULL;

@@ -65,8 +65,9 @@ static struct broker_info *look_at_broker(bool simulated)
 {
 	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
 	auto_free struct broker_info *info = calloc(1, sizeof(*info));
+	const struct gpu_kind kind = gpu_kind_here(simulated);
 
-	if (!info || broker_client_find(&b, simulated, PATIENCE_MS, NULL) < 0 ||
+	if (!info || broker_client_find(&b, &kind, PATIENCE_MS, NULL) < 0 ||
 	    broker_client_info(&b, info, NULL) < 0)
 		return NULL;
 	return take_ptr(&info);

@@ -380,7 +380,7 @@ static void keep_kernels_in(const char *dir)
 	setenv("CUDA_CACHE_PATH", dir, 0);
 }
 
-static const struct dev_backend dev_cuda = {
+const struct dev_backend dev_cuda = {
 	.name = "cuda",
 	.see_all_gpus = see_all_gpus,
 	.keep_kernels_in = keep_kernels_in,
@@ -392,8 +392,3 @@ static const struct dev_backend dev_cuda = {
 	.act = cuda_act,
 	.memory = &dev_cuda_memory,
 };
-
-const struct dev_backend *dev_backend(void)
-{
-	return &dev_cuda;
-}

@@ -29,6 +29,9 @@ void nvml_fill_gpu(struct dev_gpu *gpu);
 /** Adds the GPUs and bytes that @pid uses. */
 void nvml_fill_process(pid_t pid, struct dev_process *process);
 
+/** The backend. */
+extern const struct dev_backend dev_cuda;
+
 /** Copies and digests; gpu/copy.h. */
 extern const struct dev_memory_ops dev_cuda_memory;
 

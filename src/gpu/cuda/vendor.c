@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Capabilities 1 and 2 are for configuring and for monitoring MIG, and NVML opens the latter in every process
  * (PyTorch on an H200, driver 580); higher ones are of instances. */
@@ -13,6 +14,12 @@ static bool is_mig_instance(const char *path)
 	static const char prefix[] = "/dev/nvidia-caps/nvidia-cap";
 
 	return !strncmp(path, prefix, sizeof(prefix) - 1) && atoi(path + sizeof(prefix) - 1) > 2;
+}
+
+/* The second is of a Linux that Windows runs. */
+static bool is_here(void)
+{
+	return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
 }
 
 static bool leads_to_mps(const char *path)
@@ -65,7 +72,10 @@ static const char *const job_environment[] = { "NCCL_CUMEM_ENABLE=0", "NCCL_NVLS
 
 extern const struct gpu_vendor gpu_vendor_cuda;
 const struct gpu_vendor gpu_vendor_cuda = {
+	.id = "cuda",
 	.name = "NVIDIA",
+	.backend = &dev_cuda,
+	.is_here = is_here,
 	.api = "CUDA",
 	.devices = "/dev/nvidia",
 	.driver_library = "libcuda.so",

@@ -336,7 +336,7 @@ static inline void broker_start(void)
 {
 	struct brumate_error err;
 
-	must(broker_client_open(&b, true, &err), &err);
+	must(broker_client_open(&b, &(struct gpu_kind){ .simulated = true }, &err), &err);
 	learn_gpus();
 }
 

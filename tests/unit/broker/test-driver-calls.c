@@ -207,7 +207,7 @@ static void test_caller_gone(const struct node_target *t)
 
 	CHECK(act(t->pid, DEV_LOCK, 5000) == 0);
 	node_sim_fault("target:checkpoint:*:delay=300");
-	CHECK(broker_client_open(&other, true, NULL) == 0);
+	CHECK(broker_client_open(&other, &(struct gpu_kind){ .simulated = true }, NULL) == 0);
 	CHECK(wire_send(&other.wire, call, NULL, 0, deadline_in_ms(1000), NULL) == 0);
 	broker_client_close(&other);
 	enum dev_state state;
@@ -226,7 +226,7 @@ static void *checkpoint_slowly(void *arg)
 	struct broker_outcome o;
 	const struct node_target *t = arg;
 
-	CHECK(broker_client_open(&other, true, NULL) == 0);
+	CHECK(broker_client_open(&other, &(struct gpu_kind){ .simulated = true }, NULL) == 0);
 	CHECK(broker_client_act(&other, DEV_DO_CHECKPOINT, &t->pid, 1, 10000, NULL, 0, &o, NULL) ==
 	      -EPIPE);
 	broker_client_close(&other);
@@ -269,7 +269,7 @@ int main(void)
 	node_start();
 	for (int i = 0; i < 3; i++)
 		t[i] = target_start();
-	if (broker_client_open(&b, true, &err) < 0) {
+	if (broker_client_open(&b, &(struct gpu_kind){ .simulated = true }, &err) < 0) {
 		fprintf(stderr, "%s\n", err.text);
 		return 1;
 	}

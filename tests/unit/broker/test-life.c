@@ -22,7 +22,7 @@ static void open_broker(struct broker_client *b)
 {
 	struct brumate_error err;
 
-	if (broker_client_open(b, true, &err) < 0) {
+	if (broker_client_open(b, &(struct gpu_kind){ .simulated = true }, &err) < 0) {
 		fprintf(stderr, "%s\n", err.text);
 		CHECK(0);
 	}
@@ -240,13 +240,14 @@ static void test_bad_configuration(void)
 	struct brumate_error err;
 
 	set_idle("soon");
-	CHECK(broker_client_open(&b, true, &err) == -EIO);
+	CHECK(broker_client_open(&b, &(struct gpu_kind){ .simulated = true }, &err) == -EIO);
 	CHECK(strstr(err.text, "BRUMATE_BROKER_IDLE_S: 'soon'") && strstr(err.hint, "broker.log"));
 	set_idle("5");
 
 	auto_free char *dir = path_format("%s/run", node_dir);
 	CHECK(chmod(dir, 0777) == 0);
-	CHECK(broker_client_open(&b, true, &err) == -EIO && strstr(err.text, "other users"));
+	CHECK(broker_client_open(&b, &(struct gpu_kind){ .simulated = true }, &err) == -EIO &&
+	      strstr(err.text, "other users"));
 	CHECK(chmod(dir, 0711) == 0);
 }
 
@@ -289,7 +290,7 @@ static void test_no_driver(void)
 		dlclose(library);
 		return;
 	}
-	CHECK(broker_client_open(&b, false, NULL) == 0);
+	CHECK(broker_client_open(&b, &(struct gpu_kind){ .simulated = false }, NULL) == 0);
 	CHECK(broker_client_info(&b, &info, &err) == -ENODEV);
 	CHECK(strstr(err.text, "no NVIDIA driver") && err.hint[0]);
 	CHECK(brumate_exit_code(&err) == EXIT_UNSUPPORTED);

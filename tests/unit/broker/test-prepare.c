@@ -40,6 +40,8 @@ static void fake_usage(pid_t pid, struct dev_process *ret)
 
 static const struct dev_backend fake = { .name = "fake", .open = fake_open, .usage = fake_usage };
 
+static const struct gpu_vendor fake_vendor = { .id = "fake", .backend = &fake };
+
 static uint64_t fake_room(void)
 {
 	return room;
@@ -169,7 +171,7 @@ int main(void)
 		SKIP("no sockets with urgent data, which stand in for the kernel's pressure");
 	CHECK(recv(ends[0], &(char){ 0 }, 1, MSG_OOB) == 1);
 	o.pressure_fd = ends[0];
-	must(driver_new(&driver, &fake, &libraries, o.wake_fd, &err), &err);
+	must(driver_new(&driver, &fake_vendor, &libraries, o.wake_fd, &err), &err);
 	must(pool_new(&o.pool, &pool_options, &err), &err);
 	o.driver = driver;
 	must(preparer_new(&p, &o, &err), &err);

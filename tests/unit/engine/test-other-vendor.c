@@ -56,6 +56,10 @@ static const struct dev_backend other = {
 	.state = other_state,
 };
 
+static const struct gpu_vendor other_vendor = {
+	.id = "other", .name = "Other", .backend = &other, .devices = ""
+};
+
 struct served {
 	struct broker *broker;
 	struct wire_server *server;
@@ -98,7 +102,7 @@ static void check_broker(struct broker_client *client)
 
 static void check_set(struct gpu_set *set)
 {
-	struct gpu_vendor vendor = *gpu_vendor();
+	struct gpu_vendor vendor = *gpu_vendors[0];
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	vendor.name = "Other";
@@ -121,7 +125,7 @@ static void check_set(struct gpu_set *set)
 int main(void)
 {
 	char dir[] = "/tmp/brumate-other-XXXXXX";
-	struct broker_options o = { .backend = &other, .pool_bytes = 64 << 20 };
+	struct broker_options o = { .vendor = &other_vendor, .pool_bytes = 64 << 20 };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	struct served s;
 	int ends[2];

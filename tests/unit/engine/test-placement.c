@@ -92,7 +92,7 @@ static struct gpu_set begin(void)
 	n_here = 0;
 	notes[0] = '\0';
 	broken = 0;
-	return (struct gpu_set){ .target = &job };
+	return (struct gpu_set){ .target = &job, .vendor = gpu_vendors[0] };
 }
 
 /* A job that saw two GPUs and used the first, where both are. */

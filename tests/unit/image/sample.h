@@ -98,6 +98,7 @@ static inline struct manifest sample_manifest(void)
 	m.job.log = copy_string("/var/log/brumate/job-7.log");
 	m.job.rootfs = copy_string("/");
 	m.job.simulated = true;
+	strcpy(m.job.gpu_vendor, "other");
 	strcpy(m.job.started_as, "0badcafe");
 	strcpy(m.host.kernel, "6.18.0");
 	strcpy(m.host.machine, "x86_64");

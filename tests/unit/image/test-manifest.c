@@ -43,6 +43,7 @@ static void check_job(const struct manifest *a, const struct manifest *b)
 	CHECK_STR(b->job.cwd, a->job.cwd);
 	CHECK_STR(b->job.log, a->job.log);
 	CHECK_STR(b->job.rootfs, a->job.rootfs);
+	CHECK_STR(b->job.gpu_vendor, a->job.gpu_vendor);
 	CHECK(b->job.simulated == a->job.simulated && b->job.by_pid == a->job.by_pid);
 	CHECK_STR(b->job.started_as, a->job.started_as);
 }

@@ -29,7 +29,7 @@ static struct job full_job(void)
 		.created = "2026-01-02T03:04:05.678Z",
 		.uid = 4294967294u,
 		.gid = 3000000000u,
-		.simulated = true,
+		.gpu_kind = { .vendor = "other", .simulated = true },
 		.by_pid = true,
 		.restored = true,
 		.started_as = "0badcafe",
@@ -193,6 +193,7 @@ static void check_same(const struct job *got, const struct job *want)
 	CHECK(got->uid == want->uid && got->gid == want->gid);
 	check_same_text(got->cwd, want->cwd);
 	check_same_text(got->log, want->log);
+	CHECK_STR(got->vendor, want->vendor);
 	CHECK(got->simulated == want->simulated && got->by_pid == want->by_pid);
 	CHECK(got->restored == want->restored);
 	CHECK_STR(got->started_as, want->started_as);
@@ -272,6 +273,7 @@ static const struct member members[] = {
 	{ "cwd", false },
 	{ "log", false },
 	{ "simulated", false },
+	{ "gpu_vendor", false },
 	{ "by_pid", false },
 	{ "restored", false },
 	{ "data_path", false },

@@ -17,6 +17,7 @@
 #include "base/cleanup.h"
 #include "base/paths.h"
 #include "check.h"
+#include "gpu/vendor.h"
 
 static int input; /* of the program that was started last */
 static char dir[] = "/tmp/brumate-driver-job-XXXXXX";
@@ -48,7 +49,7 @@ static pid_t start(const char *first, const char *second, const char *third)
 static int find(struct driver_job *ret, const char *first, const char *second, const char *third)
 {
 	pid_t pid = start(first, second, third);
-	int r = driver_job_find(ret, pid);
+	int r = driver_job_find(ret, gpu_vendors[0], pid);
 
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
@@ -93,7 +94,7 @@ static void test_no_file(void)
 	CHECK(find(&job, "CUDA_CHECKPOINT_JOB_FILE=/proc/self/fd/99", NULL, NULL) == -ENOENT);
 	CHECK(find(&job, "CUDA_CHECKPOINT_JOB_FILE=/nowhere", NULL, NULL) == -ENOENT);
 	CHECK(find(&job, "CUDA_CHECKPOINT_JOB_FILE=/tmp", NULL, NULL) == -ENOENT);
-	CHECK(driver_job_find(&job, 0x7ffffff0) < 0);
+	CHECK(driver_job_find(&job, gpu_vendors[0], 0x7ffffff0) < 0);
 }
 
 static void put_program(const char *folder, const char *name, const char *text, mode_t mode)
@@ -110,7 +111,7 @@ static char *find_in(const char *path)
 {
 	auto_free char *entry = path_format("PATH=%s", path);
 
-	return driver_job_find_tool((char *[]){ "HOME=/", entry, NULL });
+	return driver_job_find_tool(gpu_vendors[0], (char *[]){ "HOME=/", entry, NULL });
 }
 
 static void test_tool(void)
@@ -122,12 +123,14 @@ static void test_tool(void)
 	auto_free char *link = path_format("%s/ours/cuda-checkpoint", dir);
 	CHECK(symlink("brumate", link) == 0);
 
-	auto_free char *all = path_format("relative::/nowhere:%s/old:%s/ours:%s/new", dir, dir, dir);
+	auto_free char *all =
+		path_format("relative::/nowhere:%s/old:%s/ours:%s/new", dir, dir, dir);
 	auto_free char *none = path_format("%s/old:%s/ours", dir, dir);
 	auto_free char *want = path_format("%s/new/cuda-checkpoint", dir);
 	auto_free char *found = find_in(all);
 	CHECK_STR(found, want);
-	CHECK(!find_in(none) && !find_in("") && !driver_job_find_tool((char *[]){ NULL }));
+	CHECK(!find_in(none) && !find_in("") &&
+	      !driver_job_find_tool(gpu_vendors[0], (char *[]){ NULL }));
 	auto_free char *data = path_format("%s/data", dir);
 	CHECK(!find_in(data));
 }

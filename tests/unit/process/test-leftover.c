@@ -28,7 +28,7 @@
 static enum leftover judge_for(const char *devices, const char *maps, bool is_fork, char *ret_path,
 			       size_t room)
 {
-	struct gpu_vendor vendor = *gpu_vendor();
+	struct gpu_vendor vendor = *gpu_vendors[0];
 
 	vendor.devices = devices;
 	return leftover_judge(maps, &vendor, is_fork, ret_path, room);
@@ -91,7 +91,7 @@ static int check(struct proc_id id, const char *prefix, bool known, struct bruma
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 
 	CHECK(proc_tree_read(&tree, id, NULL) == 0 && tree.n == 1 && tree.items[0].is_fork);
-	struct gpu_vendor vendor = *gpu_vendor();
+	struct gpu_vendor vendor = *gpu_vendors[0];
 	int r;
 
 	vendor.devices = prefix;

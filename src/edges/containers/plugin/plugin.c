@@ -513,7 +513,8 @@ static int begin_restore(void)
 static int init_plugin(int stage)
 {
 	state.stage = stage;
-	setenv(HIDDEN_DEV_VARIABLE, gpu_vendor()->devices, 1);
+	const struct gpu_kind kind = gpu_kind_here(false);
+	setenv(HIDDEN_DEV_VARIABLE, gpu_kind_vendor(&kind)->devices, 1);
 	/* containerd pauses a container before its checkpoint, and paused processes cannot answer. */
 	if (stage == CRIU_STAGE_DUMP && set_compel_interrupt_only_mode)
 		set_compel_interrupt_only_mode();
