@@ -67,6 +67,9 @@ void file_sweep(const char *path);
  * errno on failure. */
 DIR *dir_open(int dir_fd, const char *path);
 
+/** Renames, on any file system, to a name that is not taken: -EEXIST if it is. 0 or -errno. */
+int rename_new(int from_dir_fd, const char *from, int to_dir_fd, const char *to);
+
 /** The next entry other than "." and "..". Returns 1; 0 at the end; -errno: entries may be missing. */
 int dir_next(DIR *dir, struct dirent **ret);
 

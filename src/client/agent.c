@@ -782,7 +782,7 @@ static void remove_deserted(int dir_fd, const char *name, const struct stat *was
 	if (fstatat(dir_fd, aside, &st, AT_SYMLINK_NOFOLLOW) == 0 && st.st_ino == was->st_ino)
 		unlinkat(dir_fd, aside, 0);
 	else
-		renameat2(dir_fd, aside, dir_fd, name, RENAME_NOREPLACE);
+		rename_new(dir_fd, aside, dir_fd, name);
 }
 
 /* Names of sockets (owned, each and all) that none of @known has. */

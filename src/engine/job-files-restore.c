@@ -307,18 +307,6 @@ static int open_parent(int root_fd, const char *path)
 	return job_file_open(root_fd, dirname(missing), O_PATH | O_DIRECTORY);
 }
 
-static int move(int dir_fd, const char *from, const char *to)
-{
-	if (renameat2(dir_fd, from, dir_fd, to, RENAME_NOREPLACE) == 0)
-		return 0;
-	if (errno != EINVAL && errno != ENOSYS)
-		return -errno;
-	/* A file system that cannot: the new name comes first. */
-	if (linkat(dir_fd, from, dir_fd, to, 0) < 0)
-		return -errno;
-	return unlinkat(dir_fd, from, 0) < 0 ? -errno : 0;
-}
-
 static const char *name_of(const char *path)
 {
 	return strrchr(path, '/') + 1;
@@ -387,7 +375,7 @@ static int move_away(struct change *c, const char *id)
 				    ? -errno
 				    : 0;
 		else if (r == 0)
-			r = move(c->dir_fd, name_of(c->file->path), c->beside);
+			r = rename_new(c->dir_fd, name_of(c->file->path), c->dir_fd, c->beside);
 	}
 	c->is_moved = r == 0;
 	return r;
@@ -723,7 +711,7 @@ static int take_back(struct change *c)
 	    unlinkat(c->dir_fd, c->way == WAY_CUT ? c->beside : name, 0) < 0)
 		r = -errno;
 	if (r == 0 && c->is_moved)
-		r = move(c->dir_fd, c->beside, name);
+		r = rename_new(c->dir_fd, c->beside, c->dir_fd, name);
 	return r;
 }
 

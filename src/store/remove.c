@@ -19,6 +19,7 @@
 
 #include "base/array.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/paths.h"
 #include "base/size.h"
 #include "store/image.h"
@@ -102,9 +103,8 @@ static int claim_leftover(int store_fd, const char *name, char ret_hidden[static
 	if (fstat(fd, &st) < 0 || (st.st_uid != geteuid() && geteuid() != 0))
 		return -EACCES;
 	hidden_name(ret_hidden, name + 1, names_leftover_id_len(name));
-	if (renameat2(store_fd, name, store_fd, ret_hidden, RENAME_NOREPLACE) < 0)
-		return -errno;
-	return take_fd(&fd);
+	int r = rename_new(store_fd, name, store_fd, ret_hidden);
+	return r < 0 ? r : take_fd(&fd);
 }
 
 static int sweep_leftover(int store_fd, const char *name)

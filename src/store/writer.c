@@ -73,23 +73,9 @@ int call_sync_store(int fd)
 
 int call_rename(int dir_fd, const char *from, const char *to)
 {
-	struct stat st;
 	int r = fault_point("store.rename");
 
-	if (r < 0)
-		return r;
-	if (renameat2(dir_fd, from, dir_fd, to, RENAME_NOREPLACE) == 0)
-		return 0;
-	if (errno != EINVAL && errno != ENOSYS)
-		return -errno;
-
-	/* For a file system without RENAME_NOREPLACE: rename(2) never replaces a directory that is not empty, and a
-	 * checkpoint is never empty. */
-	if (fstatat(dir_fd, to, &st, AT_SYMLINK_NOFOLLOW) == 0)
-		return -EEXIST;
-	if (renameat(dir_fd, from, dir_fd, to) == 0)
-		return 0;
-	return errno == ENOTEMPTY ? -EEXIST : -errno;
+	return r < 0 ? r : rename_new(dir_fd, from, dir_fd, to);
 }
 
 int call_remove_tree(int dir_fd, const char *name)

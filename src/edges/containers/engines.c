@@ -477,8 +477,9 @@ static int hand_out(const struct workspace *w, const struct service_container *c
 	int r = how->oci ? oci_image_write(how->oci, archive, &about, err) : 0;
 	if (how->oci && r == 0)
 		return 0;
-	if (renameat2(AT_FDCWD, archive, AT_FDCWD, kept, RENAME_NOREPLACE) < 0)
-		return brumate_fail(err, errno, "%s: %m", kept);
+	int moved = rename_new(AT_FDCWD, archive, AT_FDCWD, kept);
+	if (moved < 0)
+		return brumate_fail(err, -moved, "%s: %m", kept);
 	if (r < 0)
 		brumate_hint(err, "the checkpoint is there, as an archive: %s", kept);
 	return r;
@@ -491,7 +492,7 @@ static void keep_images(const struct workspace *w, const struct service_containe
 	auto_free char *images = place(w, "images");
 	auto_free char *kept = path_format("%s.images", how->oci ? how->oci : how->output);
 
-	if (images && kept && renameat2(AT_FDCWD, images, AT_FDCWD, kept, RENAME_NOREPLACE) == 0)
+	if (images && kept && rename_new(AT_FDCWD, images, AT_FDCWD, kept) == 0)
 		brumate_hint(err, "CRIU's images of the container are there: %s", kept);
 }
 

@@ -229,8 +229,8 @@ int oci_image_write(const char *dir, const char *archive, const struct oci_about
 	if (!new || !mkdtemp(new))
 		return brumate_fail(err, errno, "%s: %m", dir);
 	r = fill_image(new, archive, about, err);
-	if (r == 0 && renameat2(AT_FDCWD, new, AT_FDCWD, dir, RENAME_NOREPLACE) < 0)
-		r = brumate_fail(err, errno, "%s: %m", dir);
+	if (r == 0 && (r = rename_new(AT_FDCWD, new, AT_FDCWD, dir)) < 0)
+		brumate_fail(err, -r, "%s: %m", dir);
 	if (r < 0)
 		remove_tree(AT_FDCWD, new);
 	return r;

@@ -231,7 +231,7 @@ static int move_staged(const struct staging *s, size_t i, const struct place_fil
 	if (dir_fd < 0)
 		return dir_fd;
 	staged_name(name, i, f, true);
-	return renameat2(s->dir_fd, name, dir_fd, base, RENAME_NOREPLACE) < 0 ? -errno : 0;
+	return rename_new(s->dir_fd, name, dir_fd, base);
 }
 
 /* Moves the first @n files to their places in @w. */

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 static int top;
@@ -212,11 +213,47 @@ static void test_peer(void)
 	close(pair[1]);
 }
 
+static bool lacks_flags;
+
+/* In the place of libc's: NFS, for one, has none of the flags. */
+int renameat2(int from_dir_fd, const char *from, int to_dir_fd, const char *to, unsigned flags)
+{
+	errno = EINVAL;
+	return lacks_flags && flags
+		       ? -1
+		       : (int)syscall(SYS_renameat2, from_dir_fd, from, to_dir_fd, to, flags);
+}
+
+static void test_rename_new(void)
+{
+	auto_free char *text = NULL;
+
+	for (int i = 0; i < 2; i++, cleanup_free(&text)) {
+		lacks_flags = i;
+		CHECK(file_replace(top, "one", "one", 3, 0600) == 0 &&
+		      file_replace(top, "two", "two", 3, 0600) == 0);
+		CHECK(mkdirat(top, "from", 0700) == 0 && mkdirat(top, "taken", 0700) == 0 &&
+		      mkdirat(top, "taken/below", 0700) == 0);
+		CHECK(rename_new(top, "one", top, "two") == -EEXIST);
+		CHECK(rename_new(top, "from", top, "taken") == -EEXIST);
+		CHECK(rename_new(top, "from", top, "two") == -EEXIST);
+		CHECK(rename_new(top, "absent", top, "new") == -ENOENT);
+		CHECK(rename_new(top, "one", top, "new") == 0);
+		CHECK(rename_new(top, "from", top, "to") == 0);
+		CHECK(file_read(top, "new", 5, &text, NULL) == 0 && !strcmp(text, "one"));
+		CHECK(faccessat(top, "one", F_OK, 0) < 0 && faccessat(top, "from", F_OK, 0) < 0);
+		CHECK(unlinkat(top, "new", 0) == 0 && unlinkat(top, "two", 0) == 0);
+		CHECK(unlinkat(top, "to", AT_REMOVEDIR) == 0 && remove_tree(top, "taken") == 0);
+	}
+	lacks_flags = false;
+}
+
 int main(void)
 {
 	umask(022);
 	top = new_scratch();
 	test_replace();
+	test_rename_new();
 	test_sweep();
 	test_read();
 	test_read_plain();
