@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * A vendor of another shape: its driver has no calls that lock, save and restore a process, since CRIU's plugin
- * of the vendor does all that; and the broker does not move its memory. Broker, client and the set of GPU
- * processes work over it, and refuse what it cannot do.
+ * Another vendor, made up in other-vendor.c, in the place of those that the product knows: its table of vendors is
+ * linked instead of gpu/vendors.c. Broker, client and the set of GPU processes work over it and refuse what it cannot
+ * do; names, records and images are told apart by its id. Nothing else had to be changed for it.
  */
 #include "check.h"
 #include "base/clock.h"
@@ -11,54 +11,16 @@
 #include "broker/broker.h"
 #include "client/transfer-session.h"
 #include "engine/gpu-set.h"
+#include "gpu/vendor.h"
+#include "other-vendor.h"
+#include "process/scan.h"
 
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
-
-static const char uuid[] = "GPU-00000000-0000-0000-0000-000000000007";
-
-static int other_open(const struct dev_libraries *libraries, struct dev_info *ret,
-		      struct brumate_error *err)
-{
-	*ret = (struct dev_info){ .driver_version = "6.16", .simulated = libraries->simulated };
-	return 0;
-}
-
-static int other_gpus(struct dev_gpu *ret, size_t max, size_t *ret_n, struct brumate_error *err)
-{
-	*ret = (struct dev_gpu){ .name = "other", .total_bytes = 1 << 30 };
-	strcpy(ret->uuid, uuid);
-	*ret_n = 1;
-	return 0;
-}
-
-static int other_state(pid_t pid, enum dev_state *ret, struct brumate_error *err)
-{
-	*ret = pid == getpid() ? DEV_STATE_RUNNING : DEV_STATE_NONE;
-	return 0;
-}
-
-static int other_process(pid_t pid, struct dev_process *ret, struct brumate_error *err)
-{
-	*ret = (struct dev_process){ .used_bytes = 1 << 20, .n_gpus = 1, .gpu_bytes = { 1 << 20 } };
-	strcpy(ret->gpus[0], uuid);
-	return other_state(pid, &ret->state, err);
-}
-
-static const struct dev_backend other = {
-	.name = "other",
-	.open = other_open,
-	.gpus = other_gpus,
-	.process = other_process,
-	.state = other_state,
-};
-
-static const struct gpu_vendor other_vendor = {
-	.id = "other", .name = "Other", .backend = &other, .devices = ""
-};
 
 struct served {
 	struct broker *broker;
@@ -78,9 +40,66 @@ static void *accept_all(void *arg)
 	return NULL;
 }
 
-static void check_broker(struct broker_client *client)
+enum { PIECE_BYTES = 4 << 20 };
+
+/* A piece whose first half is 7, and whose second is zero. */
+static int make_piece(void)
+{
+	int fd = memfd_create("piece", MFD_CLOEXEC);
+
+	CHECK(fd >= 0 && ftruncate(fd, PIECE_BYTES) == 0);
+	char *at = mmap(NULL, PIECE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	CHECK(at != MAP_FAILED);
+	memset(at, 7, PIECE_BYTES / 2);
+	munmap(at, PIECE_BYTES);
+	return fd;
+}
+
+static void check_same(int a, int b)
+{
+	char *x = mmap(NULL, PIECE_BYTES, PROT_READ, MAP_SHARED, a, 0);
+	char *y = mmap(NULL, PIECE_BYTES, PROT_READ, MAP_SHARED, b, 0);
+
+	CHECK(x != MAP_FAILED && y != MAP_FAILED && !memcmp(x, y, PIECE_BYTES));
+	munmap(x, PIECE_BYTES);
+	munmap(y, PIECE_BYTES);
+}
+
+static void check_info(struct broker_client *client)
 {
 	auto_free struct broker_info *info = calloc(1, sizeof(*info));
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	CHECK(info && broker_client_info(client, info, &err) == 0);
+	CHECK_STR(info->backend, "other");
+	CHECK_STR(info->device.driver_version, "6.16");
+	CHECK(info->device.features == 0 && info->n_gpus == 1);
+	CHECK_STR(info->gpus[0].uuid, OTHER_UUID);
+}
+
+/* @digests: they are computed on the device, and zeros are not copied. */
+static void check_transfer(struct broker_client *client, bool digests)
+{
+	auto_(transfer_client_close) struct transfer_client *session = NULL;
+	auto_(host_copy_fini) struct host_copy copy = HOST_COPY_EMPTY;
+	struct device_piece piece = { .len_bytes = PIECE_BYTES };
+	struct transfer_request request = { .pieces = &piece, .n = 1, .digests = digests };
+	struct transfer_spared spared = { 0 };
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	auto_close int fd = make_piece(), back = -1;
+
+	strcpy(piece.gpu, OTHER_UUID);
+	CHECK(transfer_client_open(&session, client, &err) == 0);
+	CHECK(transfer_client_out(session, &request, &fd, &copy, &spared, &err) == 0);
+	CHECK(copy.total_bytes == PIECE_BYTES);
+	CHECK(spared.zero_bytes == (digests ? PIECE_BYTES / 2 : 0));
+	CHECK(transfer_client_in(session, &request, &copy, &back, NULL, &err) == 0);
+	check_same(fd, back);
+}
+
+/* The memory of the second is moved by its driver alone. */
+static void check_without_memory(struct broker_client *client)
+{
 	auto_(transfer_client_close) struct transfer_client *session = NULL;
 	auto_(host_copy_fini) struct host_copy copy = HOST_COPY_EMPTY;
 	struct device_piece piece = { .len_bytes = 2 << 20 };
@@ -88,16 +107,33 @@ static void check_broker(struct broker_client *client)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	int fd = STDIN_FILENO;
 
-	CHECK(info && broker_client_info(client, info, &err) == 0);
-	CHECK_STR(info->backend, "other");
-	CHECK_STR(info->device.driver_version, "6.16");
-	CHECK(info->device.features == 0 && info->n_gpus == 1);
-	CHECK_STR(info->gpus[0].uuid, uuid);
-
-	strcpy(piece.gpu, uuid);
+	check_info(client);
+	strcpy(piece.gpu, OTHER_UUID);
 	CHECK(transfer_client_open(&session, client, &err) == 0);
 	CHECK(transfer_client_out(session, &request, &fd, &copy, NULL, &err) < 0);
 	CHECK(strstr(err.text, "by their driver alone"));
+}
+
+/* What names tell, and what a job is taken to use. */
+static void check_names(void)
+{
+	static const char maps[] =
+		"7f0000000000-7f0000001000 r-xp 0 00:00 0 /usr/lib/libother.so.1\n";
+	const struct gpu_kind here = gpu_kind_here(false), older = { .vendor = "" };
+	const struct gpu_kind simulated = { .vendor = "other", .simulated = true };
+	auto_free char *broker = gpu_kind_broker(&here), *second = gpu_kind_broker(&simulated);
+	const struct gpu_vendor *found = NULL;
+
+	CHECK_STR(here.vendor, "other");
+	CHECK(gpu_kind_vendor(&older) == gpu_vendors[0] && gpu_kind_is_same(&here, &older));
+	CHECK(!gpu_kind_is_same(&here, &simulated));
+	CHECK(broker && second && !strcmp(broker, "broker") && !strcmp(second, "broker-simulated"));
+	CHECK(gpu_is_device("/dev/other0", 11) && !gpu_is_device("/dev/nvidia0", 12));
+	CHECK(gpu_vendor_of_library(maps) == gpu_vendors[0]);
+	CHECK(!gpu_vendor_of_partition("/dev/other0") && !gpu_vendor_of_service("/tmp/other"));
+	CHECK(!gpu_vendor_of_managed(maps) && !gpu_clients_have_threads());
+	CHECK(!gpu_is_interposer("libbrumate-cuda.so") && !gpu_is_driver_thread("cuda-EvtHandlr"));
+	CHECK(scan_gpu_vendor(getpid(), &found) == 0 && !found);
 }
 
 static void check_set(struct gpu_set *set)
@@ -105,8 +141,11 @@ static void check_set(struct gpu_set *set)
 	struct gpu_vendor vendor = *gpu_vendors[0];
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	vendor.name = "Other";
-	vendor.saved_by_criu = true;
+	/* An image of GPUs that are not known here is refused by name. */
+	CHECK(gpu_set_take_vendor(set, "cuda", &err) == -EOPNOTSUPP);
+	CHECK(strstr(err.text, "\"cuda\", which this brumate does not know"));
+	CHECK(gpu_set_take_vendor(set, "other", &err) == 0 && set->vendor == gpu_vendors[0]);
+	CHECK(set->broker_is_open);
 	set->vendor = &vendor;
 	CHECK(gpu_set_act(set, DEV_LOCK, DEV_STATE_LOCKED, 1000, &err) == 1);
 	CHECK(gpu_set_act(set, DEV_DO_CHECKPOINT, DEV_STATE_CHECKPOINTED, 1000, &err) == 1);
@@ -122,17 +161,16 @@ static void check_set(struct gpu_set *set)
 	CHECK(strstr(err.text, "other: the driver has no call for lock"));
 }
 
-int main(void)
+/* Calls @with for a client of a broker of that vendor. */
+static void serve(const struct gpu_vendor *vendor, const char *path,
+		  void (*with)(struct broker_client *client))
 {
-	char dir[] = "/tmp/brumate-other-XXXXXX";
-	struct broker_options o = { .vendor = &other_vendor, .pool_bytes = 64 << 20 };
+	struct broker_options o = { .vendor = vendor, .pool_bytes = 64 << 20, .digests = true };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
+	struct broker_client client = BROKER_CLIENT_EMPTY;
 	struct served s;
 	int ends[2];
 
-	CHECK(mkdtemp(dir));
-	CHECK(setenv("BRUMATE_STATE_DIR", dir, 1) == 0);
-	auto_free char *path = path_format("%s/socket", dir);
 	CHECK(broker_new(&s.broker, &o, &err) == 0);
 	struct wire_service service = broker_service(s.broker);
 	int listen_fd = wire_listen(path, 0600, &err);
@@ -140,23 +178,48 @@ int main(void)
 	CHECK(pipe2(ends, O_CLOEXEC) == 0);
 	s.stop_fd = ends[0];
 	CHECK(pthread_create(&s.thread, NULL, accept_all, &s) == 0);
+	CHECK(wire_connect(&client.wire, path, &err) == 0);
+	with(&client);
 
-	struct gpu_process self = { .dev.state = DEV_STATE_NONE };
-	const struct target target = { .id = "test" };
-	struct gpu_set set = { .target = &target, .items = &self, .n = 1, .broker_is_open = true };
-	set.broker = BROKER_CLIENT_EMPTY;
-	CHECK(proc_identify(&self.id, getpid(), &err) == 0);
-	CHECK(wire_connect(&set.broker.wire, path, &err) == 0);
-	check_broker(&set.broker);
-	check_set(&set);
-
-	broker_client_close(&set.broker);
+	broker_client_close(&client);
 	close(ends[1]);
 	pthread_join(s.thread, NULL);
 	close(ends[0]);
 	wire_server_free(s.server);
 	CHECK(broker_drain(s.broker, 10000) == 0);
 	broker_free(s.broker);
+	unlink(path);
+}
+
+static void with_memory(struct broker_client *client)
+{
+	struct gpu_process self = { .dev.state = DEV_STATE_NONE };
+	const struct target target = { .id = "test" };
+	struct gpu_set set = { .target = &target,
+			       .vendor = gpu_vendors[0],
+			       .items = &self,
+			       .n = 1,
+			       .broker = *client,
+			       .broker_is_open = true };
+
+	CHECK(proc_identify(&self.id, getpid(), NULL) == 0);
+	check_info(client);
+	check_transfer(client, false);
+	check_transfer(client, true);
+	check_set(&set);
+	*client = set.broker;
+}
+
+int main(void)
+{
+	char dir[] = "/tmp/brumate-other-XXXXXX";
+
+	check_names();
+	CHECK(mkdtemp(dir));
+	CHECK(setenv("BRUMATE_STATE_DIR", dir, 1) == 0);
+	auto_free char *path = path_format("%s/socket", dir);
+	serve(gpu_vendors[0], path, with_memory);
+	serve(other_without_memory(), path, check_without_memory);
 	CHECK(remove_tree(AT_FDCWD, dir) == 0);
 	return 0;
 }
