@@ -15,6 +15,13 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+/* One "Key=Value" line. All borrowed. */
+struct conf_item {
+	const char *name; /* of the file */
+	unsigned line;	  /* from 1 */
+	const char *section, *key, *value;
+};
+
 /* ---- lines and values; pure ---- */
 
 static const char space[] = " \t\r";
@@ -56,39 +63,6 @@ static int parse_assignment(struct conf_item *item, char *line, struct brumate_e
 	*equals = '\0';
 	item->key = trim_space(line);
 	item->value = trim_space(equals + 1);
-	return 0;
-}
-
-int conf_parse(const char *name, const char *text, size_t len_bytes,
-	       int (*fn)(void *arg, const struct conf_item *item, struct brumate_error *err),
-	       void *arg, struct brumate_error *err)
-{
-	struct conf_item item = { .name = name };
-	auto_free char *copy = strndup(text, len_bytes);
-	char *rest = copy;
-
-	if (!copy)
-		return brumate_fail(err, ENOMEM, "%s: %m", name);
-	if (strlen(copy) != len_bytes)
-		return brumate_fail(err, EINVAL, "%s: not a text file: it has a NUL byte", name);
-
-	while (rest) {
-		char *line = trim_space(strsep(&rest, "\n"));
-		int r = 0;
-
-		item.line++;
-		if (!*line || *line == '#' || *line == ';')
-			continue;
-		if (*line == '[') {
-			r = parse_section(&item, line, &item.section, err);
-		} else {
-			r = parse_assignment(&item, line, err);
-			if (r == 0)
-				r = fn(arg, &item, err);
-		}
-		if (r < 0)
-			return r;
-	}
 	return 0;
 }
 
@@ -356,9 +330,9 @@ static int set_value(struct brumate_conf *c, const struct key *k, const char *va
 	return -EINVAL;
 }
 
-static int apply_item(void *arg, const struct conf_item *item, struct brumate_error *err)
+static int apply_item(struct brumate_conf *c, const struct conf_item *item,
+		      struct brumate_error *err)
 {
-	struct brumate_conf *c = arg;
 	const struct key *k = find_key(item);
 
 	if (k && !*item->value) {
@@ -376,7 +350,33 @@ static int apply_item(void *arg, const struct conf_item *item, struct brumate_er
 int conf_apply(struct brumate_conf *c, const char *name, const char *text, size_t len_bytes,
 	       struct brumate_error *err)
 {
-	return conf_parse(name, text, len_bytes, apply_item, c, err);
+	struct conf_item item = { .name = name };
+	auto_free char *copy = strndup(text, len_bytes);
+	char *rest = copy;
+
+	if (!copy)
+		return brumate_fail(err, ENOMEM, "%s: %m", name);
+	if (strlen(copy) != len_bytes)
+		return brumate_fail(err, EINVAL, "%s: not a text file: it has a NUL byte", name);
+
+	while (rest) {
+		char *line = trim_space(strsep(&rest, "\n"));
+		int r = 0;
+
+		item.line++;
+		if (!*line || *line == '#' || *line == ';')
+			continue;
+		if (*line == '[') {
+			r = parse_section(&item, line, &item.section, err);
+		} else {
+			r = parse_assignment(&item, line, err);
+			if (r == 0)
+				r = apply_item(c, &item, err);
+		}
+		if (r < 0)
+			return r;
+	}
+	return 0;
 }
 
 /* -ENOENT without setting @err. */

@@ -128,18 +128,6 @@ bool conf_wants_simulated(const struct brumate_conf *c);
 int conf_apply(struct brumate_conf *c, const char *name, const char *text, size_t len_bytes,
 	       struct brumate_error *err);
 
-/** One "Key=Value" line. All borrowed. */
-struct conf_item {
-	const char *name; /* of the file */
-	unsigned line;	  /* from 1 */
-	const char *section, *key, *value;
-};
-
-/** Calls @fn for every "Key=Value" of @text until it returns <0. Pure. -EINVAL names file and line. */
-int conf_parse(const char *name, const char *text, size_t len_bytes,
-	       int (*fn)(void *arg, const struct conf_item *item, struct brumate_error *err),
-	       void *arg, struct brumate_error *err);
-
 /* Parsers of values. Each returns 0, or -EINVAL without writing @ret. Pure. */
 
 /** yes, no, true, false, on, off, 1 or 0. */

@@ -13,7 +13,8 @@ void lane_advance(const struct lane *l, struct position *p, uint64_t bytes)
 		p->bytes -= lane_piece(l, p->piece++)->len_bytes;
 }
 
-uint64_t lane_filled_bytes(const struct transfer *t, const struct lane_piece *p)
+/* Under the transfer's lock: how many bytes of @p are copied, from its start. */
+static uint64_t filled_bytes(const struct transfer *t, const struct lane_piece *p)
 {
 	uint64_t copied = t->lanes[p->lane].copied_bytes, start = p->lane_end - p->len_bytes;
 
@@ -29,7 +30,7 @@ static size_t count_whole(const struct transfer *t)
 
 	if (t->n_filled == t->n_pieces)
 		return t->host->n_segments;
-	return (size_t)((p->offset + lane_filled_bytes(t, p)) / t->host->segment_bytes);
+	return (size_t)((p->offset + filled_bytes(t, p)) / t->host->segment_bytes);
 }
 
 void lane_note_copied(struct transfer *t)
@@ -37,7 +38,7 @@ void lane_note_copied(struct transfer *t)
 	size_t filled = t->n_filled, whole = t->n_whole;
 
 	while (t->n_filled < t->n_pieces &&
-	       lane_filled_bytes(t, &t->pieces[t->n_filled]) == t->pieces[t->n_filled].len_bytes)
+	       filled_bytes(t, &t->pieces[t->n_filled]) == t->pieces[t->n_filled].len_bytes)
 		t->n_filled++;
 	if (t->to_host)
 		t->n_whole = count_whole(t);

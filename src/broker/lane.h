@@ -116,9 +116,6 @@ static inline uint64_t lane_offset(const struct lane *l, const struct position *
 
 void lane_advance(const struct lane *l, struct position *p, uint64_t bytes);
 
-/** Under the transfer's lock: how many bytes of @p are copied, from its start. */
-uint64_t lane_filled_bytes(const struct transfer *t, const struct lane_piece *p);
-
 /** Under the lock: counts the pieces that are filled and the segments that are complete, and wakes the waiters of the
  * transfer if there are more. */
 void lane_note_copied(struct transfer *t);

@@ -182,17 +182,14 @@ bool chunk_index_find(const struct chunk_index *x, const struct digest *digest, 
 	return true;
 }
 
-size_t chunk_index_images(const struct chunk_index *x)
-{
-	return x->n_images;
-}
-
-const struct chunk_table *chunk_index_table(const struct chunk_index *x, uint32_t image)
+static const struct chunk_table *table_of(const struct chunk_index *x, uint32_t image)
 {
 	return &x->images[image].reader->table;
 }
 
-int chunk_index_link(const struct chunk_index *x, uint32_t image, uint32_t pack, int dir_fd,
+/* Links the pack @pack of @image into the directory @dir_fd under its own name, whose path below the new checkpoint goes to
+ * @ret_path. -errno: not possible (it was removed, has too many links, the file system has no links …). */
+static int link_pack(const struct chunk_index *x, uint32_t image, uint32_t pack, int dir_fd,
 		     char *ret_path, size_t room)
 {
 	static const char prefix[] = MANIFEST_MEMORY_DIR "/";
@@ -276,7 +273,7 @@ static int take_chunks(struct ledger *l, const struct chunk_table *t, uint32_t i
 static int share_image(struct ledger *l, const struct chunk_index *x, uint32_t image, int dir_fd,
 		       bool *linked, uint64_t *used)
 {
-	const struct chunk_table *t = chunk_index_table(x, image);
+	const struct chunk_table *t = table_of(x, image);
 
 	add_used(used, l, t, image);
 	for (uint32_t pack = 0; pack < t->n_packs; pack++) {
@@ -284,7 +281,7 @@ static int share_image(struct ledger *l, const struct chunk_index *x, uint32_t i
 					     .len_bytes = chunk_table_pack_bytes(t, pack) };
 
 		if (!used[pack] || used[pack] < entry.len_bytes / USED_AT_LEAST ||
-		    chunk_index_link(x, image, pack, dir_fd, entry.path, sizeof(entry.path)) < 0)
+		    link_pack(x, image, pack, dir_fd, entry.path, sizeof(entry.path)) < 0)
 			continue;
 		int64_t number = ledger_add_pack(l, &entry);
 		int r = number < 0 ? (int)number : take_chunks(l, t, image, pack, (uint32_t)number);
@@ -317,8 +314,8 @@ int share_packs(struct ledger *l, const struct chunk_index *x, int dir_fd, size_
 {
 	size_t wanted = 0;
 
-	for (uint32_t image = 0; image < chunk_index_images(x); image++) {
-		const struct chunk_table *t = chunk_index_table(x, image);
+	for (uint32_t image = 0; image < x->n_images; image++) {
+		const struct chunk_table *t = table_of(x, image);
 		auto_free uint64_t *used = calloc(t->n_packs + 1, sizeof(*used));
 		auto_free bool *linked = calloc(t->n_packs + 1, sizeof(*linked));
 

@@ -46,18 +46,6 @@ DEFINE_AUTO(struct chunk_index *, chunk_index_free)
 bool chunk_index_find(const struct chunk_index *x, const struct digest *digest, uint32_t len_bytes,
 		      struct chunk_place *ret);
 
-size_t chunk_index_images(const struct chunk_index *x);
-
-/** The table of an image. Borrowed. */
-const struct chunk_table *chunk_index_table(const struct chunk_index *x, uint32_t image);
-
-/**
- * Links the pack @pack of @image into the directory @dir_fd under its own name, whose path below the new checkpoint
- * goes to @ret_path. -errno: not possible (it was removed, has too many links, the file system has no links …).
- */
-int chunk_index_link(const struct chunk_index *x, uint32_t image, uint32_t pack, int dir_fd,
-		     char *ret_path, size_t room);
-
 /**
  * Links packs into @dir_fd that hold chunks known by @l and of which enough is used, a quarter. Chunks of other packs
  * become LEDGER_WANTED; @ret_wanted is their number. No other thread may use @l. 0, -ENOMEM or -EFBIG.

@@ -91,7 +91,7 @@ bool spilled_has(const struct spilled *s, size_t i)
 	return s && i < s->n && s->fds[i] >= 0;
 }
 
-int spilled_read(const struct spilled *s, uint64_t offset, void *buf, size_t len_bytes)
+static int read_spilled(const struct spilled *s, uint64_t offset, void *buf, size_t len_bytes)
 {
 	size_t i = (size_t)(offset / s->segment_bytes);
 	auto_free void *aligned = aligned_alloc(SEAL_DISK_UNIT_BYTES, len_bytes);
@@ -137,5 +137,5 @@ int spilled_source_read(void *source, uint64_t offset, void *buf, size_t len_byt
 {
 	const struct spilled_place *from = source;
 
-	return spilled_read(from->spilled, from->offset + offset, buf, len_bytes);
+	return read_spilled(from->spilled, from->offset + offset, buf, len_bytes);
 }

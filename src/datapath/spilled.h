@@ -18,10 +18,8 @@ DEFINE_AUTO(struct spilled *, spilled_free)
 /** Whether segment @i is in a file. Accepts NULL. */
 bool spilled_has(const struct spilled *s, size_t i);
 
-/** Reads or writes at @offset of the host copy, within one segment that is in a file. Multiples of
- * SEAL_DISK_UNIT_BYTES. Returns 0 or -errno. */
-int spilled_read(const struct spilled *s, uint64_t offset, void *buf, size_t len_bytes);
-/** @data NULL: zeros. */
+/** Writes at @offset of the host copy, within one segment that is in a file. Multiples of SEAL_DISK_UNIT_BYTES. @data
+ * NULL: zeros. Returns 0 or -errno. */
 int spilled_write(const struct spilled *s, uint64_t offset, const void *data, size_t len_bytes);
 
 /** A place in the host copy from which the store reads bytes: pass spilled_source_read() as chunks_source_fn, with

@@ -48,7 +48,7 @@ static int find_own(struct job *ret, const struct service_call *call, struct bru
 	return r < 0 ? brumate_fail(err, -r, "the job of this process: %m") : 0;
 }
 
-int service_find(struct service_found *ret, const char *word, struct brumate_error *err)
+static int find_container(struct service_found *ret, const char *word, struct brumate_error *err)
 {
 	/* Of a weak symbol the compiler takes it that it is there. */
 	const struct service_edge *const *volatile edges = service_edges;
@@ -106,7 +106,7 @@ static int find_target(struct job *ret, bool *ret_new, const struct service_call
 		return wire_fail_parameter(err, "job", "expected one of job, pid and container");
 	if (word)
 		return job_find(ret, word, err);
-	if (container && (r = service_find(&found, container, err)) < 0)
+	if (container && (r = find_container(&found, container, err)) < 0)
 		return r;
 	if (container)
 		pid = found.pid;

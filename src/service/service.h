@@ -98,9 +98,6 @@ struct service_edge {
 /** Those of the edges that were built, made by meson; ends with NULL. Programs without them know no edge. */
 extern const struct service_edge *const service_edges[] __attribute__((weak));
 
-/** Finds it by the first edge that can. -EOPNOTSUPP: none was built. */
-int service_find(struct service_found *ret, const char *word, struct brumate_error *err);
-
 /** Calls a method by its name without the interface ("Suspend"). @ret may be NULL. */
 int service_call(const char *method, const struct service_call *call, json_t *parameters,
 		 json_t **ret, struct brumate_error *err);
