@@ -417,7 +417,7 @@ void format_seconds(char ret[static WORD_BYTES], double seconds)
 		snprintf(ret, WORD_BYTES, "%lluh%02llum", whole / 3600, whole / 60 % 60);
 }
 
-static void format_age_s(char ret[static WORD_BYTES], long long age)
+void format_age_s(char ret[static WORD_BYTES], long long age)
 {
 	if (age < 0)
 		age = 0; /* the clock was set */

@@ -118,7 +118,10 @@ void format_bytes(char ret[static WORD_BYTES], uint64_t bytes);
 /** "<1 ms", "352 ms", "1.25 s", "2m05s", "2h03m". */
 void format_seconds(char ret[static WORD_BYTES], double seconds);
 
-/** The time from the RFC 3339 stamp @stamp to @now as "5s", "3m", "2h", "4d"; "-" if unreadable. */
+/** Seconds as "5s", "3m", "2h", "4d". */
+void format_age_s(char ret[static WORD_BYTES], long long age);
+
+/** The time from the RFC 3339 stamp @stamp to @now, likewise; "-" if unreadable. */
 void format_age(char ret[static WORD_BYTES], const char *stamp, time_t now);
 
 /** The same of the time from @now to @stamp. */

@@ -118,6 +118,17 @@ static void cell_next(struct table *t, json_t *o, const char *key)
 	table_add(t, text);
 }
 
+/* "4m": since when it has not used its GPU. */
+static void cell_idle(struct table *t, json_t *o, const char *key)
+{
+	json_t *idle = json_object_get(o, key);
+	char text[WORD_BYTES] = "";
+
+	if (json_is_integer(idle))
+		format_age_s(text, json_integer_value(idle) / 1000);
+	table_add(t, text);
+}
+
 static const struct column job_columns[] = {
 	{ "ID", false, 0, cell_text, "id" },
 	{ "NAME", false, 0, cell_text, "name" },
@@ -127,6 +138,7 @@ static const struct column job_columns[] = {
 	{ "GPU", false, 0, cell_gpus, "gpus" },
 	{ "GPU-MEM", true, 8, cell_device_memory, "gpus" },
 	{ "HOST-MEM", true, 4, cell_bytes, "host_bytes" },
+	{ "IDLE", true, 9, cell_idle, "idle_ms" },
 	{ "SAVED", true, 6, cell_age, "last_checkpoint" },
 	{ "NEXT", false, 7, cell_next, "schedule" },
 	{ "UID", true, 1, cell_number, "uid" },

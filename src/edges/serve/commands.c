@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+/* The row of `brumate serve`: linked by `brumate` too, for help and completion. */
+#include <stddef.h>
+
+#include "cli/options.h"
+#include "edges/serve/options.h"
+
+static const struct option_spec serve_options[] = {
+	VALUE(OPT_IDLE_AFTER, "idle-after", 0, "TIME", COMPLETES_NOTHING,
+	      "suspend those that have not used their GPU for TIME (default: 5m)"),
+	VALUE(OPT_LABEL, "label", 0, "KEY=VALUE", COMPLETES_LABEL,
+	      "only jobs with this label; may be repeated (default: all of run --wake)"),
+	FLAG(OPT_DRY_RUN, "dry-run", 0, "show what would be suspended now, and end"),
+	END,
+};
+
+const struct command serve_command = {
+	"serve",
+	NULL,
+	"autosuspend idle scheduler",
+	"",
+	"suspend servers that nobody asks, until it is stopped",
+	0,
+	0,
+	false,
+	COMPLETES_NOTHING,
+	NULL,
+	serve_options,
+	NULL,
+	"brumate-serve",
+};

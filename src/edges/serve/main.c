@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: MIT
+/* The program brumate-serve: runs `brumate serve`. */
+#include <stddef.h>
+
+#include "edges/serve/options.h"
+
+int main(int argc, char **argv)
+{
+	static const struct edge_verb own[] = {
+		{ "serve", verb_serve },
+		{ NULL, NULL },
+	};
+
+	return command_main(argc, argv, own);
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+/* Decisions about servers. See policy.h. */
+#include "edges/serve/policy.h"
+
+#include <stdio.h>
+
+/* A server that came back and has yet to be asked is as idle as it has been there. */
+static uint64_t unused_ms(const struct server *s)
+{
+	return s->idle_ms < s->resident_ms ? s->idle_ms : s->resident_ms;
+}
+
+static bool may_go(const struct server *s, uint64_t idle_after_ms)
+{
+	return s->is_running && !s->is_pinned && !s->pause_ms && s->idle_ms != UINT64_MAX &&
+	       unused_ms(s) >= idle_after_ms;
+}
+
+static bool goes_before(const struct server *s, const struct server *other)
+{
+	return s->priority != other->priority ? s->priority < other->priority
+					      : unused_ms(s) > unused_ms(other);
+}
+
+struct decision serve_decide(const struct server *all, size_t n, uint64_t idle_after_ms)
+{
+	struct decision d = { .at = -1 };
+
+	for (size_t i = 0; i < n; i++)
+		if (may_go(&all[i], idle_after_ms) &&
+		    (d.at < 0 || goes_before(&all[i], &all[d.at])))
+			d.at = (ssize_t)i;
+	if (d.at >= 0)
+		snprintf(d.reason, sizeof(d.reason),
+			 "not asked for %.1f s, which is %.1f s or more",
+			 (double)unused_ms(&all[d.at]) / 1000, (double)idle_after_ms / 1000);
+	return d;
+}

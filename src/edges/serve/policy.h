@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+/*
+ * What is done to the servers of a node next, and why: a decision on what is seen of them now. Keeps nothing, does nothing; pure.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "job/job.h"
+
+struct server {
+	char id[JOB_ID_BYTES], name[JOB_NAME_BYTES];
+	bool is_running;
+	bool is_pinned;
+	int priority;
+	uint64_t idle_ms;     /* since it used a GPU; UINT64_MAX: not known */
+	uint64_t resident_ms; /* since it came back, as far as that was seen */
+	uint64_t pause_ms;    /* until what failed is tried again */
+};
+
+enum { DECISION_REASON_BYTES = 128 };
+
+struct decision {
+	ssize_t at; /* index of the server that is to be suspended; -1: none */
+	char reason[DECISION_REASON_BYTES];
+};
+
+/** The next server to be suspended: of those that were idle for long enough the one of the lowest priority, then the one that was
+ * idle the longest. */
+struct decision serve_decide(const struct server *all, size_t n, uint64_t idle_after_ms);

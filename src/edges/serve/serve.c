@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: MIT
+/*
+ * `brumate serve`: looks at the jobs of `run --wake` once a second, and suspends those that nobody asks. A policy and no truth: what it
+ * knows it reads from the records, so that it may be killed at any moment and started again; the servers come back by
+ * themselves. All that it remembers is since when it saw a job run, and what failed lately.
+ */
+#include "cli/arguments.h"
+#include "cli/client.h"
+#include "cli/output.h"
+#include "edges/serve/options.h"
+#include "edges/serve/policy.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/array.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "job/events.h"
+
+enum {
+	LOOK_MS = 1000,
+	FIRST_PAUSE_MS = 2000,
+	LAST_PAUSE_MS = 300000,
+	IDLE_AFTER_MS_MIN = 2000, /* what is known of the last use is known to within a second */
+};
+static const uint64_t default_idle_after_ms = 300000;
+
+/* What is remembered of a job that was seen. */
+struct seen {
+	char id[JOB_ID_BYTES];
+	bool is_running;
+	bool is_there;		   /* in the look that is under way */
+	uint64_t running_since_ns; /* 0: since before the first look */
+	uint64_t again_ns;	   /* what failed is not tried before */
+	uint64_t pause_ms;	   /* the last such pause */
+};
+
+struct serve {
+	uint64_t idle_after_ms;
+	json_t *labels;	   /* borrowed; NULL: any */
+	struct seen *seen; /* owned */
+	size_t n_seen;
+	struct server *servers; /* owned: what the last look has shown */
+	size_t n_servers;
+};
+
+static void serve_fini(struct serve *s)
+{
+	free(s->seen);
+	free(s->servers);
+}
+DEFINE_AUTO_FINI(struct serve, serve_fini)
+
+/* ---- looking ---- */
+
+static struct seen *find_seen(struct serve *s, const char *id)
+{
+	for (size_t i = 0; i < s->n_seen; i++)
+		if (!strcmp(s->seen[i].id, id))
+			return &s->seen[i];
+	return NULL;
+}
+
+/* NULL without memory. */
+static struct seen *remember(struct serve *s, const char *id, bool is_running)
+{
+	struct seen *one = find_seen(s, id);
+	struct seen *more = one ? s->seen : array_room(s->seen, s->n_seen, sizeof(*more));
+
+	if (!more)
+		return NULL;
+	s->seen = more;
+	if (!one) {
+		one = &s->seen[s->n_seen++];
+		*one = (struct seen){ .is_running = is_running };
+		snprintf(one->id, sizeof(one->id), "%s", id);
+	}
+	if (is_running && !one->is_running)
+		one->running_since_ns = clock_now_ns();
+	one->is_running = is_running;
+	one->is_there = true;
+	return one;
+}
+
+static bool has_labels(json_t *job, json_t *wanted)
+{
+	json_t *labels = json_object_get(job, "labels"), *value;
+	const char *key;
+
+	json_object_foreach (wanted, key, value)
+		if (!json_equal(json_object_get(labels, key), value))
+			return false;
+	return true;
+}
+
+static bool has_label(json_t *job, const char *key, const char *value)
+{
+	const char *has = json_string_value(json_object_get(json_object_get(job, "labels"), key));
+
+	return has && !strcmp(has, value);
+}
+
+static uint64_t ms_since(uint64_t ns, uint64_t now_ns)
+{
+	return now_ns > ns ? (now_ns - ns) / NS_PER_MS : 0;
+}
+
+static int add_server(struct serve *s, json_t *job)
+{
+	const bool is_running = !strcmp(text_of(job, "state"), "running");
+	json_t *idle = json_object_get(job, "idle_ms");
+	struct seen *seen = remember(s, text_of(job, "id"), is_running);
+	struct server *more = array_room(s->servers, s->n_servers, sizeof(*more));
+	const uint64_t now_ns = clock_now_ns();
+
+	if (more)
+		s->servers = more;
+	if (!seen || !more)
+		return -ENOMEM;
+	struct server *it = &s->servers[s->n_servers++];
+	*it = (struct server){
+		.is_running = is_running,
+		.is_pinned = has_label(job, JOB_PIN_LABEL, JOB_WAKE_LABEL_YES),
+		.priority = (int)json_integer_value(json_object_get(job, "priority")),
+		.idle_ms = json_is_integer(idle) ? (uint64_t)json_integer_value(idle) : UINT64_MAX,
+		.resident_ms = ms_since(seen->running_since_ns, now_ns),
+		.pause_ms = seen->again_ns > now_ns ? (seen->again_ns - now_ns) / NS_PER_MS + 1 : 0,
+	};
+	snprintf(it->id, sizeof(it->id), "%s", text_of(job, "id"));
+	snprintf(it->name, sizeof(it->name), "%s", text_of(job, "name"));
+	return 0;
+}
+
+/* What is not there any more is forgotten. */
+static void forget(struct serve *s)
+{
+	size_t kept = 0;
+
+	for (size_t i = 0; i < s->n_seen; i++)
+		if (s->seen[i].is_there)
+			s->seen[kept++] = s->seen[i];
+	s->n_seen = kept;
+	if (!kept)
+		cleanup_free(&s->seen);
+}
+
+static int look(struct serve *s, struct brumate_error *err)
+{
+	auto_json json_t *p = json_pack("{s:b}", "recent", 1), *reply = NULL;
+	json_t *job;
+	size_t i;
+	int r = client_ask("List", p, &reply, err);
+
+	cleanup_free(&s->servers);
+	s->n_servers = 0;
+	for (i = 0; i < s->n_seen; i++)
+		s->seen[i].is_there = false;
+	json_array_foreach (json_object_get(reply, "jobs"), i, job)
+		if (r == 0 && has_label(job, JOB_WAKE_LABEL, JOB_WAKE_LABEL_YES) &&
+		    has_labels(job, s->labels) && add_server(s, job) < 0)
+			r = brumate_fail(err, ENOMEM, "%m");
+	if (r == 0)
+		forget(s);
+	return r;
+}
+
+/* ---- doing ---- */
+
+static void note_decision(const struct server *it, const char *reason)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+
+	if (job_load(&j, it->id, NULL) == 0)
+		event_add(&j.target, "decided",
+			  json_pack("{s:s,s:s,s:s}", "by", "serve", "what", "suspend", "reason",
+				    reason));
+}
+
+static void pause_after_failure(struct serve *s, const char *id)
+{
+	struct seen *seen = find_seen(s, id);
+
+	if (!seen)
+		return;
+	seen->pause_ms = !seen->pause_ms		      ? FIRST_PAUSE_MS
+			 : seen->pause_ms < LAST_PAUSE_MS / 2 ? 2 * seen->pause_ms
+							      : LAST_PAUSE_MS;
+	seen->again_ns = clock_now_ns() + seen->pause_ms * NS_PER_MS;
+}
+
+static void forget_failures(struct serve *s, const char *id)
+{
+	struct seen *seen = find_seen(s, id);
+
+	if (seen)
+		seen->pause_ms = 0;
+}
+
+/* Returns 1 if something was done, so that another look is due. */
+static int do_next(struct serve *s, int stop_fd, struct brumate_error *err)
+{
+	const struct decision d = serve_decide(s->servers, s->n_servers, s->idle_after_ms);
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+
+	if (d.at < 0)
+		return 0;
+	const struct server *it = &s->servers[d.at];
+	auto_json json_t *p = json_pack("{s:s}", "job", it->id);
+	if (!p)
+		return brumate_fail(err, ENOMEM, "%m");
+	note_decision(it, d.reason);
+	print_note("suspend %s: %s", it->name, d.reason);
+	int r = client_call("Suspend", p, NULL, NULL, stop_fd, NULL, &why);
+	if (r == 0) {
+		forget_failures(s, it->id);
+		return 1;
+	}
+	if (r != -ECANCELED)
+		print_note("suspend %s: %s", it->name, why.text);
+	pause_after_failure(s, it->id);
+	return r == -ECANCELED ? 0 : 1;
+}
+
+static void show(const struct serve *s)
+{
+	const struct decision d = serve_decide(s->servers, s->n_servers, s->idle_after_ms);
+
+	for (size_t i = 0; i < s->n_servers; i++) {
+		const struct decision one = serve_decide(&s->servers[i], 1, s->idle_after_ms);
+
+		if (one.at == 0)
+			printf("%s\t%s%s\n", s->servers[i].name, one.reason,
+			       d.at == (ssize_t)i ? "; first" : "");
+	}
+}
+
+/* A look that fails is made again: what is in the way may go, and who waits for servers to leave has no other. */
+static int keep_serving(struct serve *s, struct brumate_error *err)
+{
+	const int stop_fd = interrupt_watch(true);
+	struct brumate_error last = BRUMATE_ERROR_NONE;
+
+	if (stop_fd < 0)
+		return brumate_fail(err, -stop_fd, "pipe: %m");
+	while (!interrupt_seen()) {
+		struct pollfd stop = { .fd = stop_fd, .events = POLLIN };
+		struct brumate_error why = BRUMATE_ERROR_NONE;
+		int r = look(s, &why);
+
+		if (r == 0)
+			r = do_next(s, stop_fd, &why);
+		if (r < 0 && strcmp(why.text, last.text) != 0)
+			print_note("%s", why.text);
+		last = why;
+		if (r <= 0)
+			poll(&stop, 1, LOOK_MS);
+	}
+	return 0;
+}
+
+int verb_serve(const struct invocation *in, struct brumate_error *err)
+{
+	auto_(serve_fini) struct serve s = { .idle_after_ms = default_idle_after_ms };
+	auto_json json_t *p = json_object();
+	int r = p ? add_labels(p, in, err) : brumate_fail(err, ENOMEM, "%m");
+
+	if (r == 0 && in->values[OPT_IDLE_AFTER])
+		r = parse_duration(&s.idle_after_ms, "--idle-after", in->values[OPT_IDLE_AFTER],
+				   err);
+	if (r == 0 && s.idle_after_ms < IDLE_AFTER_MS_MIN)
+		r = brumate_fail(err, EINVAL, "--idle-after: expected %d s or more",
+				 IDLE_AFTER_MS_MIN / 1000);
+	if (r < 0)
+		return r;
+	s.labels = json_object_get(p, "labels");
+	if (!in->values[OPT_DRY_RUN])
+		return keep_serving(&s, err);
+	r = look(&s, err);
+	if (r == 0)
+		show(&s);
+	return r;
+}

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""`brumate serve`: servers that nobody asks leave their GPU, and come back when they are asked."""
+
+import json
+import os
+import random
+import re
+import signal
+import threading
+import time
+
+from cases import as_user, case, expect, main, wait_until
+from servers import Server
+
+IDLE = ("serve", "--idle-after", "2s")
+
+
+def events(bed, kind):
+    lines = [json.loads(line) for line in bed.cli("events", "--format", "json").out.splitlines()]
+    return [e for e in lines if e["event"] == kind]
+
+
+def gone(*servers):
+    wait_until(lambda: all(s.state() == "suspended" for s in servers), "all to be suspended", 60)
+
+
+@case
+def who_is_not_asked_leaves(bed):
+    """And comes back; why it left is in the events."""
+    servers = [Server(bed, f"model{i}", mib=16) for i in range(2)]
+    serve = bed.spawn(*IDLE)
+    for _ in range(2):
+        gone(*servers)
+        for s in servers:
+            s.health()
+            s.ask()
+    gone(*servers)
+    serve.signal(signal.SIGTERM)
+    code, out, err = serve.end()
+    expect(code == 0 and not out and "not asked for" in err, f"{code} {out!r} {err!r}")
+    found = events(bed, "decided")
+    expect(len(found) >= 6 and all(e["by"] == "serve" and e["what"] == "suspend" and "not asked for" in e["reason"] for e in found), found)
+
+
+@case
+@as_user
+def of_a_user(bed):
+    it = Server(bed, "model", mib=16)
+    bed.spawn(*IDLE)
+    gone(it)
+    it.ask()
+
+
+@case
+def who_is_asked_stays(bed):
+    it = Server(bed, "model", mib=16)
+    other = Server(bed, "other", mib=16)
+    bed.spawn(*IDLE)
+    gone_at = None
+    deadline = time.monotonic() + 6
+    while time.monotonic() < deadline:
+        it.ask()
+        time.sleep(0.2)
+        if gone_at is None and other.state() == "suspended":
+            gone_at = time.monotonic()
+    expect(gone_at, "the one that nobody asked stayed")
+    expect(not [e for e in events(bed, "decided") if e["job"] == it.job], "one that is in use was to leave")
+
+
+@case
+def who_is_meant(bed):
+    """Neither pinned ones, nor those of other labels, nor those that nothing would bring back."""
+    pinned = Server(bed, "pinned", mib=16, options=("--wake", "--label", "brumate.pin=yes", "--label", "tier=free"))
+    other = Server(bed, "other", mib=16, options=("--wake", "--label", "tier=paid"))
+    asleep_for_ever = Server(bed, "plain", mib=16, options=("--label", "tier=free"))
+    it = Server(bed, "it", mib=16, options=("--wake", "--label", "tier=free"))
+    bed.spawn(*IDLE, "--label", "tier=free")
+    gone(it)
+    again = Server(bed, "again", mib=16, options=("--wake", "--label", "tier=free"))
+    gone(again)  # by then the others have been idle for longer
+    expect([s.state() for s in (pinned, other, asleep_for_ever)] == ["running"] * 3, "one left that was not meant")
+
+
+@case
+def what_it_would_do(bed):
+    it = Server(bed, "model", mib=16)
+    said = wait_until(lambda: bed.cli(*IDLE, "--dry-run").out, "it to be idle")
+    expect(re.fullmatch(r"model\tnot asked for [\d.]+ s, which is 2.0 s or more; first\n", said), said)
+    expect(it.state() == "running", "it was suspended")
+    bed.refused(2, "2 s or more", "serve", "--idle-after", "1s")
+    bed.refused(2, "label", "serve", "--label", "x")
+    table = bed.cli("ps", "--columns", "name,idle").out.splitlines()
+    expect(re.fullmatch(r"model +\d+s", table[1]), table)
+
+
+@case
+def it_is_killed(bed):
+    """At any moment: another one goes on, and no job is lost."""
+    servers = [Server(bed, f"model{i}", mib=16) for i in range(2)]
+    for point in ("suspend.park.begin", "suspend.settle.begin"):
+        bed.fault(point, "hold")
+        serve = bed.spawn(*IDLE)
+        with bed.holding(point, serve):
+            os.kill(serve.process.pid, signal.SIGKILL)
+            serve.end()
+        other = bed.spawn(*IDLE)
+        gone(*servers)
+        other.signal(signal.SIGTERM)
+        other.end()
+        for s in servers:
+            s.ask()
+            s.settle()
+
+
+@case
+def what_fails_is_tried_again(bed):
+    it = Server(bed, "model", mib=16)
+    bed.fault("suspend.park.begin", "error:5")
+    bed.spawn(*IDLE)
+    wait_until(bed.has_fired, "it to fail")
+    it.ask()
+    gone(it)
+    it.ask()
+
+
+@case
+def twelve_under_load_on_a_gpu_for_four(bed):
+    """Requests by Zipf's law: none lost, none answered wrongly, nobody left waiting, with servers that leave because they are idle and
+    others that leave for want of room."""
+    bed.own["BRUMATE_SIM_VRAM_MIB"] = "256"
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Run]\nMinResident=300ms\n")
+    servers = [Server(bed, f"model{i}", mib=48) for i in range(12)]
+    bed.spawn(*IDLE)
+    chance = random.Random(34)
+    chosen = chance.choices(servers, [1 / (k + 1) for k in range(len(servers))], k=60)
+    longest, failed, asked = [0.0], [], iter(chosen)
+    lock = threading.Lock()
+
+    def client():
+        try:
+            while True:
+                with lock:
+                    it = next(asked, None)
+                if it is None:
+                    return
+                took = it.ask()
+                longest[0] = max(longest[0], took)
+        except Exception as error:  # pylint: disable=broad-except
+            failed.append(error)
+
+    threads = [threading.Thread(target=client) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(240)
+    expect(not failed and not any(t.is_alive() for t in threads), f"{failed}")
+    expect([s.steps for s in servers] == [chosen.count(s) for s in servers], "answers are lost")
+    expect(longest[0] < 60, f"one waited for {longest[0]:.1f} s")
+    for s in servers:  # those that chance has not chosen, too
+        s.ask()
+    gone(*servers)
+    expect(events(bed, "leave") and events(bed, "decided") and events(bed, "wake"), "nobody left")
+
+
+if __name__ == "__main__":
+    main()
