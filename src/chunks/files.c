@@ -77,6 +77,18 @@ int files_check_owner(const struct stat *st, struct brumate_error *err)
 
 /* ---- names ---- */
 
+bool files_cannot_tell(int code)
+{
+	static const int codes[] = { EIO,	   ENOMEM,	EMFILE,	   ENFILE,    ESTALE,
+				     ETIMEDOUT,	   ENOTCONN,	EHOSTDOWN, EREMOTEIO, ENETDOWN,
+				     EHOSTUNREACH, ENETUNREACH, ENODEV,	   ENXIO };
+
+	for (size_t i = 0; i < sizeof(codes) / sizeof(codes[0]); i++)
+		if (code == codes[i])
+			return true;
+	return false;
+}
+
 void dir_names_fini(struct dir_names *n)
 {
 	for (size_t i = 0; i < n->n; i++)
@@ -96,7 +108,9 @@ static bool is_directory(int store_fd, const char *name)
 {
 	struct stat st;
 
-	return fstatat(store_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+	/* What cannot be looked at may be one: an attempt to open it gives the reason. */
+	return fstatat(store_fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 ? S_ISDIR(st.st_mode)
+								      : errno != ENOENT;
 }
 
 static int by_text(const void *a, const void *b)

@@ -24,6 +24,9 @@ int files_open(int dir_fd, const char *path, struct stat *ret_st);
  * neither the caller nor root: restoring a checkpoint runs it. */
 int files_check_owner(const struct stat *st, struct brumate_error *err);
 
+/** Whether this error is one of the disk, the network or this machine, and says nothing of what is there. */
+bool files_cannot_tell(int code);
+
 /** Names of directories. */
 struct dir_names {
 	char **ids; /* sorted */
@@ -33,7 +36,7 @@ struct dir_names {
 void dir_names_fini(struct dir_names *n);
 DEFINE_AUTO_FINI(struct dir_names, dir_names_fini)
 
-/** Lists the directories in @dir_fd whose names @wanted accepts. 0 or -errno. */
+/** Lists the directories in @dir_fd whose names @wanted accepts, and what cannot be looked at. 0 or -errno. */
 int dir_names_list(struct dir_names *ret, int dir_fd, bool (*wanted)(const char *name));
 
 /** fsync(2) with the fault point @point. */

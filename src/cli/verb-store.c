@@ -43,12 +43,30 @@ static int add_checkpoints(json_t *p, const struct invocation *in, struct brumat
 	return r;
 }
 
+/* Of the disk, say: nothing is known of the file. */
+static bool is_failure(json_t *problem)
+{
+	return !strcmp(text_of(problem, "kind"), "failed");
+}
+
+static bool any_failed(json_t *results)
+{
+	json_t *result, *problem;
+	size_t i, k;
+
+	json_array_foreach (results, i, result)
+		json_array_foreach (json_object_get(result, "problems"), k, problem)
+			if (is_failure(problem))
+				return true;
+	return false;
+}
+
 static void print_problem(const char *id, json_t *problem)
 {
 	const char *want = text_of(problem, "expected_digest");
 	const char *have = text_of(problem, "actual_digest");
 
-	print_styled(stderr, STYLE_RED, "bad:");
+	print_styled(stderr, STYLE_RED, is_failure(problem) ? "failed:" : "bad:");
 	fprintf(stderr, " %s: %s: %s\n", id, text_of(problem, "file"), text_of(problem, "text"));
 	if (*want && *have && strcmp(want, have))
 		fprintf(stderr, "     digest %s, expected %s\n", have, want);
@@ -117,6 +135,13 @@ int verb_verify(const struct invocation *in, struct brumate_error *err)
 	}
 	if (!n_bad)
 		return EXIT_OK;
+	if (any_failed(results)) {
+		brumate_fail(err, EIO, "not all of %zu checkpoints could be read",
+			     json_array_size(results));
+		brumate_hint(err, "the disk reports errors, which says nothing of the checkpoints: "
+				  "look at `dmesg`, and verify them again once it is well");
+		return -EIO;
+	}
 	brumate_fail(err, EBADMSG, "%zu of %zu checkpoints are bad", n_bad,
 		     json_array_size(results));
 	brumate_hint(err, "they cannot be restored; `brumate rm` removes them");

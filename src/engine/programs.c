@@ -15,6 +15,7 @@
 #include "base/fd.h"
 #include "base/paths.h"
 #include "base/user.h"
+#include "chunks/files.h"
 #include "engine/job-files.h"
 #include "gpu/vendor.h"
 #include "process/reaper.h"
@@ -161,9 +162,13 @@ static int save_program(struct saving *s, const struct mapped *m, struct brumate
 		if (s->dir_fd < 0)
 			return s->dir_fd;
 	}
+	if (r < 0)
+		return brumate_fail(err, -r, "a copy of %s: %m", m->path);
+	r = file_swap(s->dir_fd, name, text, len, 0600);
 	if (r == 0)
-		r = file_swap(s->dir_fd, name, text, len, 0600);
-	return r < 0 ? brumate_fail(err, -r, "a copy of %s: %m", m->path) : 0;
+		return 0;
+	files_fail(err, -r, s->op->checkpoint.writer.path, "write a copy");
+	return brumate_wrap(err, r, "%s", m->path);
 }
 
 static int save_programs_of(struct saving *s, pid_t pid, struct brumate_error *err)

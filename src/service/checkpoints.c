@@ -389,7 +389,7 @@ int service_inspect(const struct service_call *call, json_t *parameters, json_t 
 static const char *const kinds[] = {
 	[STORE_MISSING] = "missing", [STORE_EXTRA] = "extra", [STORE_SIZE] = "size",
 	[STORE_DIGEST] = "digest",   [STORE_OWNER] = "owner", [STORE_UNREADABLE] = "unreadable",
-	[STORE_CHUNK] = "chunk",
+	[STORE_FAILED] = "failed",   [STORE_CHUNK] = "chunk",
 };
 
 static void problem_text(char *ret, size_t room, const struct store_problem *p)
@@ -413,6 +413,7 @@ static void problem_text(char *ret, size_t room, const struct store_problem *p)
 	case STORE_OWNER:
 		snprintf(ret, room, "belongs to another user, or others may write to it");
 		return;
+	case STORE_FAILED:
 	case STORE_UNREADABLE:
 		snprintf(ret, room, "%s",
 			 p->failure == -EBADMSG ? "no regular file" : strerror(-p->failure));

@@ -139,6 +139,8 @@ static int read_manifest(struct manifest *ret, int dir_fd, struct brumate_error 
 
 	if (fd == -ENOENT)
 		return brumate_fail(err, EBADMSG, "it has no manifest, so it is not a checkpoint");
+	if (files_cannot_tell(-fd))
+		return brumate_fail(err, -fd, "manifest: %m");
 	if (fd < 0)
 		return brumate_fail(err, EBADMSG, "manifest: not a readable file: %s",
 				    strerror(-fd));
@@ -251,10 +253,11 @@ struct latest_search {
 	bool is_unsure; /* one could not be examined, because of @why: it may be the latest */
 };
 
-/* Whether the code is a shortage on this process or machine, which says nothing about the checkpoint. */
-static bool is_shortage(int code)
+static void note_unsure(struct latest_search *s, const struct brumate_error *why)
 {
-	return code == ENOMEM || code == EMFILE || code == ENFILE;
+	if (!s->is_unsure)
+		s->why = *why;
+	s->is_unsure = true;
 }
 
 static void consider_image(struct latest_search *s, const char *id)
@@ -263,14 +266,19 @@ static void consider_image(struct latest_search *s, const char *id)
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 	struct stat st;
 
-	if (s->is_unsure || fstatat(s->store_fd, id, &st, AT_SYMLINK_NOFOLLOW) < 0)
-		return;
-	if (image_load(&i, s->store_fd, s->store, id, &why) < 0) {
-		if (is_shortage(why.code)) {
-			s->is_unsure = true;
-			s->why = why;
+	if (fstatat(s->store_fd, id, &st, AT_SYMLINK_NOFOLLOW) < 0) {
+		if (errno == ENOENT)
 			return;
-		}
+		brumate_fail(&why, errno, "checkpoint %s: %m", id);
+		note_unsure(s, &why);
+		return;
+	}
+	int r = image_load(&i, s->store_fd, s->store, id, &why);
+	if (files_cannot_tell(-r)) {
+		note_unsure(s, &why);
+		return;
+	}
+	if (r < 0) {
 		if (strncmp(id, s->job, strlen(s->job)) || st.st_mtime < s->damaged_mtime)
 			return;
 		memcpy(s->damaged, id, strlen(id) + 1);
@@ -288,6 +296,13 @@ static void consider_image(struct latest_search *s, const char *id)
 	i = STORE_IMAGE_EMPTY;
 }
 
+static void hint_best(const struct latest_search *s, struct brumate_error *err)
+{
+	if (s->best.path)
+		brumate_hint(err, "the latest sound checkpoint of %s is %s: name it to use it",
+			     s->job, s->best.manifest.id);
+}
+
 /* The latest checkpoint of the job @job. -ENOENT without setting @err if it has none. A damaged one that looks like a
  * later one of that job is not skipped silently. */
 static int open_latest(struct store_image *ret, int store_fd, const char *store, const char *job,
@@ -300,9 +315,10 @@ static int open_latest(struct store_image *ret, int store_fd, const char *store,
 	for (size_t i = 0; i < all->n; i++)
 		consider_image(&s, all->ids[i]);
 	if (s.is_unsure) {
-		store_image_fini(&s.best);
 		if (err)
 			*err = s.why;
+		hint_best(&s, err);
+		store_image_fini(&s.best);
 		return -s.why.code;
 	}
 	if (!s.best.path)
@@ -312,8 +328,7 @@ static int open_latest(struct store_image *ret, int store_fd, const char *store,
 
 		if (err)
 			*err = s.why;
-		brumate_hint(err, "the latest sound checkpoint of %s is %s: name it to use it", job,
-			     s.best.manifest.id);
+		hint_best(&s, err);
 		store_image_fini(&s.best);
 		return -code;
 	}
@@ -338,7 +353,8 @@ static int find_image(struct store_image *ret, int store_fd, const char *store, 
 	const char *name = id;
 	struct stat st;
 
-	if (manifest_id_is_valid(id) && fstatat(store_fd, id, &st, AT_SYMLINK_NOFOLLOW) == 0)
+	if (manifest_id_is_valid(id) &&
+	    (fstatat(store_fd, id, &st, AT_SYMLINK_NOFOLLOW) == 0 || files_cannot_tell(errno)))
 		return image_load(ret, store_fd, store, id, err);
 
 	int r = dir_names_list(&all, store_fd, manifest_id_is_valid);

@@ -146,7 +146,8 @@ enum store_problem_kind {
 	STORE_DIGEST,
 	STORE_OWNER,	  /* owned by another user, or writable by others */
 	STORE_UNREADABLE, /* see failure; -EBADMSG: it is not a regular file */
-	STORE_CHUNK,	  /* of a pack: the text says which, and what of the job it holds */
+	STORE_FAILED, /* it could not be read, which says nothing of what is in it; see failure */
+	STORE_CHUNK,  /* of a pack: the text says which, and what of the job it holds */
 };
 
 struct store_problem {

@@ -146,7 +146,9 @@ static bool judge(struct store_problem *ret, const struct manifest_file *want,
 		ret->actual = found->digest;
 		ret->failure = found->failure;
 	}
-	if (!found)
+	if (found && files_cannot_tell(-found->failure))
+		ret->kind = STORE_FAILED;
+	else if (!found)
 		ret->kind = STORE_MISSING;
 	else if (!want)
 		ret->kind = STORE_EXTRA;

@@ -7,6 +7,7 @@ import os
 import shutil
 
 from cases import Skipped, case, expect, main, run
+from passed_files import passed_files
 
 IMAGE_MIB = 400
 
@@ -103,6 +104,13 @@ def fuse(bed):
 def vfat(bed):
     """Neither links, nor modes, nor owners; names without regard to case; files of less than 4 GiB."""
     keeps_checkpoints(bed, made(bed, "vfat"))
+
+
+@case
+def as_poor_as_vfat(bed):
+    """Where the kernel has no vfat: neither links, nor modes, nor owners, nor room that is taken ahead, and times of two seconds."""
+    with passed_files(bed, poor=True) as files:
+        keeps_checkpoints(bed, files.dir)
 
 
 if __name__ == "__main__":
