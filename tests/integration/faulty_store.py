@@ -7,10 +7,11 @@ import errno
 import re
 import time
 
-from cases import EXIT_FAILED, EXIT_STILL_RUNNING, case, expect, main
+from cases import EXIT_FAILED, EXIT_STILL_RUNNING, EXIT_TIMEOUT, case, expect, main
 from passed_files import passed_files
 
-LIMIT_S = 30
+LIMIT_S, SPARE_S = 30, 2
+SETTLES_S = 6  # after that the job goes on without its store
 WORDS = {errno.EIO: "Input/output error", errno.EROFS: "Read-only file system", errno.EDQUOT: "Disk quota exceeded",
          errno.ESTALE: "Stale file handle", errno.ENOSPC: "No space left on device"}
 
@@ -120,6 +121,27 @@ def a_store_that_cannot_be_listed(bed):
                                   has_a_time=False)
             expect(result and "removed later" in result.err, store.what)
         bed.ok("verify", "--all", *store.at)
+
+
+@case
+def a_store_that_does_not_answer(bed):
+    """As on a server that is gone: the command ends in time, the job runs on, and when the mount is given up, all is as before."""
+    job, log = bed.counter(mib=8, chunk_mib=2)
+    for kind, skip in (("write", 1), ("fsync", 0), ("mkdir", 0), ("rename", 2)):
+        with passed_files(bed) as files:
+            files.deny(kind, "silent", skip)
+            start = time.monotonic()
+            result = bed.cli("checkpoint", job, "--leave-running", "--dir", files.dir, "--timeout", "3s", timeout=60)
+            seconds = time.monotonic() - start
+            expect(files.denials() > 0, f"{kind}: answered: this test proves nothing: {result.why()}")
+            expect(result.code == EXIT_TIMEOUT and seconds < 3 + SPARE_S, f"{kind}: {seconds:.1f} s: {result.why()}")
+            log.goes_on(2, SETTLES_S)
+            files.allow()
+            files.abort()
+            bed.wait_state(job, ("running",), 30)
+        bed.ok("suspend", job)
+        bed.ok("resume", job)
+        log.goes_on(2)
 
 
 if __name__ == "__main__":

@@ -257,8 +257,8 @@ class PassedFiles:
         self.bed, self.run = bed, run
         self.dir, self.beneath = os.path.join(bed.dir, "passed"), os.path.join(bed.dir, "beneath")
         self.rule = os.path.join(bed.dir, "rule")
-        os.mkdir(self.dir)
-        os.mkdir(self.beneath)
+        os.makedirs(self.dir, exist_ok=True)
+        os.makedirs(self.beneath, exist_ok=True)
         try:
             fd = os.open("/dev/fuse", os.O_RDWR)
         except OSError as error:
