@@ -413,3 +413,12 @@ bool reserve_lend(int error)
 	pthread_mutex_unlock(&stock_lock);
 	return lent;
 }
+
+int fd_move_up(int *fd, int least)
+{
+	int copy = *fd < 0 ? -1 : fcntl(*fd, F_DUPFD_CLOEXEC, least);
+
+	cleanup_close(fd);
+	*fd = copy;
+	return copy < 0 ? -errno : 0;
+}

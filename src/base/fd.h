@@ -34,6 +34,9 @@ int fd_wait(int fd, short events, uint64_t deadline_ns);
  * SO_PEERCRED; the pid is in our pid namespace, 0 if it has none there). Returns 0 or -errno. */
 int fd_peer(int fd, struct ucred *ret);
 
+/** Replaces @fd by a copy whose number is @least or more, where the numbers below are to be free. 0, -errno: it is closed. */
+int fd_move_up(int *fd, int least);
+
 /** Closes all descriptors but @a and @b, which may be the same, in a child that was just forked. */
 void fd_close_others(int a, int b);
 

@@ -154,3 +154,15 @@ int spawn_program(const char *const *argv, const int *fds, int n)
 
 	return spawn_detached(become_program, &program);
 }
+
+void signals_reset(void)
+{
+	const struct sigaction sa = { .sa_handler = SIG_DFL };
+	sigset_t none;
+
+	for (int s = 1; s < NSIG; s++)
+		if (s != SIGKILL && s != SIGSTOP)
+			sigaction(s, &sa, NULL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}

@@ -9,6 +9,9 @@
  * could neither determine how its children ended nor trust a pid. Call it first. */
 void children_wait_for_us(void);
 
+/** Of a child after fork(2): no signal has a handler, is ignored or blocked. */
+void signals_reset(void);
+
 /* Each is called once, when a program starts, and remembers the initial value. */
 
 /** Raises RLIMIT_NOFILE to its hard limit. */

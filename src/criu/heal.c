@@ -323,23 +323,6 @@ static _Noreturn void run_repairer(const struct repairs *r)
 	_exit(0);
 }
 
-/* Waits for the end of a child. Gives up one that does not end in time: it is killed, and reaped whenever it ends.
- * Returns its wait status, or -errno. */
-static int await_child(pid_t pid, uint64_t timeout_ms)
-{
-	struct proc_id id = PROC_ID_NONE;
-	int status;
-
-	if (proc_identify(&id, pid, NULL) == 0 &&
-	    proc_wait_gone(id, deadline_in_ms(timeout_ms)) == -ETIMEDOUT) {
-		proc_signal(id, SIGKILL);
-		reap_release(pid);
-		return -ETIMEDOUT;
-	}
-	int r = reap_wait(pid, &status);
-	return r < 0 ? r : status;
-}
-
 /*
  * A child does it: since we looked at them, a process outside the tree that shares its descriptors (clone(2), CLONE_FILES)
  * may have put a file there whose file system does not answer, and the close(2) of a copy of it never returns.
@@ -353,7 +336,7 @@ static void end_repairs(struct repairs *r)
 	if (pid == 0)
 		run_repairer(r);
 	if (pid > 0)
-		await_child(pid, REPAIR_TIMEOUT_MS);
+		reap_wait_for(pid, REPAIR_TIMEOUT_MS);
 	r->n = 0;
 }
 
@@ -750,7 +733,7 @@ static int escort_tree(const struct heal_state *h)
 		run_escort(h, &e, is_held);
 	if (pid < 0)
 		return pid;
-	return await_child(pid, ESCORT_S * 1000 + ESCORT_SPARE_MS);
+	return reap_wait_for(pid, ESCORT_S * 1000 + ESCORT_SPARE_MS);
 }
 
 /* ---- all of it ---- */

@@ -247,9 +247,7 @@ int criu_image_filters_digest(struct digest *ret, const struct criu_image_filter
 	return r < 0 ? r : -EBADMSG;
 }
 
-/* Finds the one entry of a core image. Returns what it decodes to, or NULL. With what our messages do not name, it
- * can be encoded again. */
-static CriuImage__Core *unpack_core(const void *buf, size_t len_bytes)
+CriuImage__Core *criu_core_unpack(const void *buf, size_t len_bytes)
 {
 	struct criu_entries image, entry;
 
@@ -262,7 +260,7 @@ static CriuImage__Core *unpack_core(const void *buf, size_t len_bytes)
 int criu_image_thread_decode(struct criu_image_thread *ret, const void *buf, size_t len_bytes)
 {
 	auto_(criu_image_thread_fini) struct criu_image_thread t = CRIU_IMAGE_THREAD_EMPTY;
-	CriuImage__Core *core = unpack_core(buf, len_bytes);
+	CriuImage__Core *core = criu_core_unpack(buf, len_bytes);
 	int r = core ? get_thread(&t, core) : -EBADMSG;
 
 	if (core)
@@ -276,7 +274,7 @@ int criu_image_thread_decode(struct criu_image_thread *ret, const void *buf, siz
 
 int criu_image_comm_decode(char ret[static 64], const void *buf, size_t len_bytes)
 {
-	CriuImage__Core *core = unpack_core(buf, len_bytes);
+	CriuImage__Core *core = criu_core_unpack(buf, len_bytes);
 	int r = core ? 0 : -EBADMSG;
 
 	ret[0] = '\0';
@@ -336,7 +334,7 @@ static int each_core(int dir_fd, int (*fn)(int dir_fd, const char *name, CriuIma
 		if (strncmp(e->d_name, "core-", strlen("core-")))
 			continue;
 		r = file_read_plain(dir_fd, e->d_name, CRIU_IMAGE_BYTES_MAX, &text, &len);
-		core = r == 0 ? unpack_core(text, len) : NULL;
+		core = r == 0 ? criu_core_unpack(text, len) : NULL;
 		if (!core)
 			return r < 0 ? r : -EBADMSG;
 		r = core->thread_core && core->thread_core->creds ? fn(dir_fd, e->d_name, core) : 0;

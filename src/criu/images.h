@@ -196,3 +196,6 @@ int criu_ghosts_rewrite(int dir_fd, criu_ghost_fn fn, void *arg);
 
 /** Writes what ghost @number holds to @to_fd, an empty file. */
 int criu_ghost_copy(int dir_fd, uint32_t number, int to_fd);
+
+/** Finds the one entry of a core image (owned); NULL: it is damaged. With what our messages do not name, it can be encoded again. */
+struct CriuImage__Core *criu_core_unpack(const void *buf, size_t len_bytes);

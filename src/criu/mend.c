@@ -240,20 +240,10 @@ static int mend_timers(CriuImage__Core *core, const struct criu_image_process *p
 	return is_changed;
 }
 
-static CriuImage__Core *unpack_core(const void *buf, size_t len_bytes)
-{
-	struct criu_entries image, entry;
-
-	if (criu_entries_open(&image, buf, len_bytes, CRIU_MAGIC_IMAGE, CRIU_MAGIC_CORE) < 0 ||
-	    criu_entries_next(&image, &entry) <= 0 || image.left)
-		return NULL;
-	return criu_image__core__unpack(NULL, entry.left, entry.p);
-}
-
 /* A member that is none, of a damaged image, can be read and packed, and not be read after that. */
 static bool is_core(const void *buf, size_t len_bytes)
 {
-	CriuImage__Core *core = unpack_core(buf, len_bytes);
+	CriuImage__Core *core = criu_core_unpack(buf, len_bytes);
 
 	if (core)
 		criu_image__core__free_unpacked(core, NULL);
@@ -264,7 +254,7 @@ int criu_mend_core(struct criu_mended *ret, const void *buf, size_t len_bytes,
 		   const struct criu_image_process *p)
 {
 	auto_(criu_mended_fini) struct criu_mended m = CRIU_MENDED_NONE;
-	CriuImage__Core *core = unpack_core(buf, len_bytes);
+	CriuImage__Core *core = criu_core_unpack(buf, len_bytes);
 	int r = core ? mend_timers(core, p) : -EBADMSG;
 
 	if (r > 0 && (r = append(&m, buf, HEAD_BYTES)) == 0 &&

@@ -30,6 +30,7 @@
 #include "base/fd.h"
 #include "base/packet.h"
 #include "base/paths.h"
+#include "base/start.h"
 #include "base/user.h"
 #include "criu-launch/launch.h"
 #include "criu-plugin/hidden.h"
@@ -106,21 +107,6 @@ static int send_back(int back_fd, int fd)
 	return n < 0 ? (int)n : 0;
 }
 
-static void child_reset_signals(void)
-{
-	struct sigaction sa = { .sa_handler = SIG_DFL };
-	sigset_t none;
-
-	for (int s = 1; s < NSIG; s++)
-		if (s != SIGKILL && s != SIGSTOP)
-			sigaction(s, &sa, NULL);
-	/* A file size limit is how a dump is cancelled: to CRIU it is to look like a full disk. */
-	sa.sa_handler = SIG_IGN;
-	sigaction(SIGXFSZ, &sa, NULL);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-}
-
 /*
  * Capabilities that let nobody do anything of weight, and which a user's own CRIU (criu-launch/) has not: so that a user,
  * who may trace what has no more rights than the user's programs can get, may trace no CRIU of root's (ptrace(2), "Ptrace
@@ -169,7 +155,9 @@ static _Noreturn void child_exec(const struct spawning *p)
 	int pair[2];
 
 	fault_point("criu.child");
-	child_reset_signals();
+	signals_reset();
+	/* A file size limit is how a dump is cancelled: to CRIU it is to look like a full disk. */
+	signal(SIGXFSZ, SIG_IGN);
 	setsid();
 	for (int fd = 0; fd < 3; fd++)
 		if (dup2(p->null_fd, fd) < 0)

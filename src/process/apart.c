@@ -33,6 +33,7 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/paths.h"
+#include "base/start.h"
 #include "process/reap.h"
 
 /* The C library's header of these and the kernel's do not go together. */
@@ -907,26 +908,13 @@ static void init_network(const struct plan *p)
 		write_text("/proc/sys/net/ipv4/ip_unprivileged_port_start", p->first_free_port);
 }
 
-static void init_signals(void)
-{
-	struct sigaction sa = { .sa_handler = SIG_DFL };
-	sigset_t none;
-
-	for (int s = 1; s < NSIG; s++)
-		if (s != SIGKILL && s != SIGSTOP)
-			sigaction(s, &sa, NULL);
-	sa.sa_handler = SIG_IGN; /* the kernel reaps its children */
-	sigaction(SIGCHLD, &sa, NULL);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
-}
-
 static _Noreturn void init_main(const struct plan *p, int life_fd, int report_fd)
 {
 	struct report fine = { 0 };
 	char byte;
 
-	init_signals();
+	signals_reset();
+	signal(SIGCHLD, SIG_IGN); /* the kernel reaps its children */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0 || dup2(life_fd, LIFE_FD) < 0 ||
 	    dup2(report_fd, REPORT_FD) < 0 ||
 	    syscall(SYS_close_range, FIRST_SPARE_FD, ~0u, 0) < 0 || setsid() < 0)
@@ -983,15 +971,6 @@ static int wait_for_report(int fd, struct brumate_error *err)
 	return -report.code;
 }
 
-static int duplicate_high(int *fd)
-{
-	int copy = *fd < 0 ? -1 : fcntl(*fd, F_DUPFD_CLOEXEC, SAFE_FD_MIN);
-
-	cleanup_close(fd);
-	*fd = copy;
-	return copy < 0 ? -errno : 0;
-}
-
 /* Under the lock of reaping. */
 static int fork_init(struct apart *a, const struct plan *plan, int life_fd, int report_fd)
 {
@@ -1028,9 +1007,9 @@ static int start_init(struct apart *a, const struct plan *plan, struct brumate_e
 	auto_close int ours = report[0];
 	auto_close int theirs = report[1];
 	a->life_fd = life[1];
-	int r = duplicate_high(&their_life);
+	int r = fd_move_up(&their_life, SAFE_FD_MIN);
 	if (r == 0)
-		r = duplicate_high(&theirs);
+		r = fd_move_up(&theirs, SAFE_FD_MIN);
 	if (r < 0)
 		return brumate_fail(err, -r, "a pipe: %m");
 

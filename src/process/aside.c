@@ -37,22 +37,14 @@ static _Noreturn void run_child(int (*fn)(void *arg), void *arg, int fd)
 
 int aside_run(int (*fn)(void *arg), void *arg, int fd, uint64_t timeout_ms)
 {
-	struct proc_id id = PROC_ID_NONE;
-	int status;
 	pid_t pid = reap_fork();
 
 	if (pid < 0)
 		return pid;
 	if (pid == 0)
 		run_child(fn, arg, fd);
-	if (proc_identify(&id, pid, NULL) == 0 &&
-	    proc_wait_gone(id, deadline_in_ms(timeout_ms)) == -ETIMEDOUT) {
-		proc_signal(id, SIGKILL);
-		reap_release(pid);
-		return -ETIMEDOUT;
-	}
-	int r = reap_wait(pid, &status);
-	if (r < 0)
-		return r;
+	int status = reap_wait_for(pid, timeout_ms);
+	if (status < 0)
+		return status;
 	return WIFEXITED(status) ? -WEXITSTATUS(status) : -EIO;
 }

@@ -202,15 +202,6 @@ static int wait_for_report(int fd)
 	return n == (ssize_t)sizeof(code) ? -code : -EPIPE;
 }
 
-static int duplicate_high(int *fd)
-{
-	int copy = *fd < 0 ? -1 : fcntl(*fd, F_DUPFD_CLOEXEC, SAFE_FD_MIN);
-
-	cleanup_close(fd);
-	*fd = copy;
-	return copy < 0 ? -errno : 0;
-}
-
 /* Under the lock of reaping: an init that fails at once is waited for here. */
 static int fork_init(pid_t *ret, const struct init *init)
 {
@@ -220,7 +211,7 @@ static int fork_init(pid_t *ret, const struct init *init)
 		return -errno;
 	auto_close int read_fd = report[0];
 	auto_close int write_fd = report[1];
-	if (duplicate_high(&write_fd) < 0)
+	if (fd_move_up(&write_fd, SAFE_FD_MIN) < 0)
 		return -errno;
 
 	pid_t pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | CLONE_NEWNS | SIGCHLD, 0, 0, 0, 0);
@@ -246,9 +237,9 @@ int pidns_start(struct proc_id *ret_init, pid_t root_pid, const char *status_pat
 	auto_close int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
 	pid_t pid = 0;
 
-	if (duplicate_high(&status_fd) < 0)
+	if (fd_move_up(&status_fd, SAFE_FD_MIN) < 0)
 		return brumate_fail(err, errno, "%s: %m", status_path);
-	if (duplicate_high(&null_fd) < 0)
+	if (fd_move_up(&null_fd, SAFE_FD_MIN) < 0)
 		return brumate_fail(err, errno, "/dev/null: %m");
 
 	struct init init = { .root_pid = root_pid,

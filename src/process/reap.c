@@ -2,6 +2,7 @@
 /* Which children are whose to wait for; see reap.h. One per process, like the children themselves. */
 #include "process/reap.h"
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "process/process.h"
 
 #include <assert.h>
@@ -123,4 +124,19 @@ int reap_orphans(void (*on_exit)(void *arg, pid_t pid, int status), void *arg)
 			on_exit(arg, children[i], status);
 	}
 	return 0;
+}
+
+int reap_wait_for(pid_t pid, uint64_t timeout_ms)
+{
+	struct proc_id id = PROC_ID_NONE;
+	int status;
+
+	if (proc_identify(&id, pid, NULL) == 0 &&
+	    proc_wait_gone(id, deadline_in_ms(timeout_ms)) == -ETIMEDOUT) {
+		proc_signal(id, SIGKILL);
+		reap_release(pid);
+		return -ETIMEDOUT;
+	}
+	int r = reap_wait(pid, &status);
+	return r < 0 ? r : status;
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/types.h>
 
 /** Holds off reap_orphans() while a child is forked and protected, so that a child that ends at once
@@ -24,6 +25,9 @@ bool reap_is_protected(pid_t pid);
 
 /** waitpid(2) for a protected child, without the protection afterwards. Returns 0 or -errno. */
 int reap_wait(pid_t pid, int *ret_status);
+/** The same for up to @timeout_ms: the wait status, or -errno. A child that has not ended by then is killed, and left to
+ * reap_orphans(): -ETIMEDOUT. */
+int reap_wait_for(pid_t pid, uint64_t timeout_ms);
 /** The same without blocking: 1 reaped, 0 still running. */
 int reap_poll(pid_t pid, int *ret_status);
 /** Leaves a protected child to reap_orphans() after all. */
