@@ -102,6 +102,21 @@ static int mend_event_file(CriuImage__EventFile *e, const struct criu_semaphores
 	return 1;
 }
 
+/* ---- unix sockets ---- */
+
+/* Of one whose file is deleted CRIU writes down the owner as 0, to whom it would give the file that it makes for a moment:
+ * only root may. Without an owner it leaves that file as it is. */
+static bool mend_unix_socket(CriuImage__UnixSocket *u)
+{
+	CriuImage__FilePermissions *p = u->permissions;
+
+	if (!p || !u->deleted || p->uid || p->gid)
+		return false;
+	criu_image__file_permissions__free_unpacked(p, NULL);
+	u->permissions = NULL;
+	return true;
+}
+
 /* ---- files ---- */
 
 /* Appends the entry of a file, mended if need be. 1: it was; 0; -errno. */
@@ -117,6 +132,8 @@ static int append_file(struct criu_mended *m, const struct criu_entries *entry,
 		changed = mend_timer_file(file->timer);
 	else if (file->event)
 		changed = mend_event_file(file->event, semaphores);
+	else if (file->unix_socket)
+		changed = mend_unix_socket(file->unix_socket);
 	int r = changed > 0    ? append_message(m, &file->base)
 		: changed == 0 ? append_entry(m, entry->p, entry->left)
 			       : changed;

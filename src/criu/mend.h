@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * Puts right in the images of a dump what CRIU writes down, but would not restore as it was: timers and
- * semaphores. Of what is read there, nothing is trusted. The rest of the images stays as it is.
+ * Puts right in the images of a dump what CRIU writes down, but would not restore as it was: timers,
+ * semaphores, and unix sockets without a file. Of what is read there, nothing is trusted. The rest of the images stays as it is.
  */
 #pragma once
 
@@ -27,7 +27,8 @@ struct criu_semaphores {
  * Mends files.img. A timer behind a descriptor that repeats, and has expired unread, begins again when it is read, which
  * CRIU does not restore; and to what is left of an absolute one CRIU adds the seconds of the clock alone, so that it expires
  * too early, or again. That an eventfd is a semaphore CRIU does not write down: it gets O_DIRECT, which no eventfd has, and
- * by which our plugin knows it (criu-plugin/plugin.h). Pure. Returns 1 (@ret), 0 (nothing is to be changed), -EBADMSG,
+ * by which our plugin knows it (criu-plugin/plugin.h). A unix socket whose file is deleted loses its owner, which CRIU does
+ * not know and a restore without root's rights could not set. Pure. Returns 1 (@ret), 0 (nothing is to be changed), -EBADMSG,
  * -ENOMEM; -EOVERFLOW: an eventfd has a count that CRIU would cut.
  */
 int criu_mend_files(struct criu_mended *ret, const void *buf, size_t len_bytes,

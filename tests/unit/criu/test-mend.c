@@ -264,6 +264,51 @@ static void test_semaphores(void)
 	CHECK(criu_mend_files(&m, image.bytes, image.n, &none) == -EOVERFLOW);
 }
 
+/* ---- unix sockets ---- */
+
+enum { FILE_UNIX = 16, PERMISSIONS = 13, DELETED = 15 };
+
+static void put_unix_socket(struct message *image, uint64_t uid, bool deleted)
+{
+	struct message permissions = { .n = 0 }, owner = { .n = 0 }, unix_socket = { .n = 0 },
+		       file = { .n = 0 };
+
+	put_number(&permissions, 1, 0);
+	put_number(&permissions, 2, uid);
+	put_number(&permissions, 3, uid);
+	put_number(&owner, 1, 1000);
+	for (unsigned field = 1; field <= 9; field++)
+		put_number(&unix_socket, field, field);
+	put_message(&unix_socket, 10, &owner);
+	put_message(&unix_socket, 11, &owner);
+	put_message(&unix_socket, 12, &owner);
+	put_message(&unix_socket, PERMISSIONS, &permissions);
+	put_number(&unix_socket, DELETED, deleted);
+	put_number(&file, 1, 5);
+	put_number(&file, 2, 9);
+	put_message(&file, FILE_UNIX, &unix_socket);
+	put_entry(image, &file);
+}
+
+/* The owner of a file that is gone is not known. */
+static void test_unix_sockets(void)
+{
+	struct criu_mended m = CRIU_MENDED_NONE;
+	struct message image;
+
+	begin_image(&image, CRIU_MAGIC_FILES);
+	put_unix_socket(&image, 0, false);
+	put_unix_socket(&image, 1000, true);
+	CHECK(criu_mend_files(&m, image.bytes, image.n, &none) == 0);
+	put_unix_socket(&image, 0, true);
+	CHECK(criu_mend_files(&m, image.bytes, image.n, &none) == 1);
+	for (unsigned i = 0; i < 3; i++) {
+		struct view u = inner(entry(m.bytes, m.len_bytes, i), FILE_UNIX, 0);
+		CHECK(has(u, PERMISSIONS) == (i < 2) && has(u, DELETED) && has(u, 11));
+	}
+	criu_mended_fini(&m);
+}
+
 /* ---- of processes ---- */
 
 enum { LEADER = 50, WORKER = 51, GONE = 52 };
@@ -400,6 +445,7 @@ int main(void)
 {
 	test_behind_descriptors();
 	test_semaphores();
+	test_unix_sockets();
 	test_of_processes();
 	test_damage();
 	return 0;
