@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -20,7 +21,7 @@
 #include "engine/rights.h"
 #include "engine/together.h"
 
-enum { END_TIMEOUT_MS = 200 };
+enum { END_TIMEOUT_MS = 200, LEADER_WAIT_MS = 100 };
 
 /* ---- what the driver knows beyond /proc ---- */
 
@@ -210,6 +211,43 @@ static int scan_sessions(const struct op *op, struct scan_report *report)
 	return 0;
 }
 
+/* One whose other threads are killed is gone in a moment. */
+static bool lost_its_leader(const struct proc_info *p)
+{
+	const uint64_t until_ns = deadline_in_ms(LEADER_WAIT_MS);
+	struct proc_info now = *p;
+
+	while (now.state == 'Z' && now.n_threads > 1 && clock_now_ns() < until_ns) {
+		nanosleep(&(struct timespec){ .tv_nsec = NS_PER_MS }, NULL);
+		if (proc_read(&now, p->id.pid, NULL) < 0 || !proc_is_same(now.id, p->id))
+			return false;
+	}
+	return now.state == 'Z' && now.n_threads > 1;
+}
+
+static int scan_leaders(const struct op *op, struct scan_report *report)
+{
+	for (size_t i = 0; i < op->tree.n; i++) {
+		const struct proc_info *p = &op->tree.items[i];
+		struct scan_finding f = {
+			.level = SCAN_REFUSE, .scope = SCAN_CRIU, .pid = p->id.pid, .what = "leader"
+		};
+
+		if (!lost_its_leader(p))
+			continue;
+		snprintf(f.text, sizeof(f.text),
+			 "process %d (%s): its first thread has ended, and others run on, which "
+			 "CRIU cannot save",
+			 p->id.pid, p->comm);
+		snprintf(f.hint, sizeof(f.hint),
+			 "suspend and resume work; let the first thread wait for the others "
+			 "(pthread_join) in place of pthread_exit");
+		if (scan_add(report, &f) < 0)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
 static int scan_driver_state(struct op *op, struct scan_report *report)
 {
 	for (size_t i = 0; i < op->gpus.n; i++) {
@@ -287,7 +325,7 @@ int preflight_scan(struct op *op, unsigned scopes, struct scan_report *ret,
 		return r;
 	forget_stopped(op, &report);
 	if (scan_driver_state(op, &report) < 0 || scan_orphans(op, &report) < 0 ||
-	    scan_sessions(op, &report) < 0)
+	    scan_sessions(op, &report) < 0 || scan_leaders(op, &report) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
 	r = scopes & SCAN_CRIU ? job_files_scan(op, &report, err) : 0;
 	if (r < 0)
