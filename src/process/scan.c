@@ -323,6 +323,17 @@ static void check_pipes(struct scan *s)
 			add_finding(s, SCAN_NOTE, SCAN_CRIU, f->process, "pipe",
 				    "send output to a file, as brumate run does",
 				    "has a pipe to outside the job (fd %d)", f->fd);
+		/* CRIU is a writer of it for a moment. */
+		else if (S_ISFIFO(f->st.st_mode) && *f->target == '/' && f->flags >= 0 &&
+			 f->flags & O_NONBLOCK && (f->flags & O_ACCMODE) == O_RDONLY &&
+			 !tree_has_end(s, f->st.st_ino, O_WRONLY))
+			add_finding(
+				s, SCAN_NOTE, SCAN_CRIU, f->process, "fifo",
+				"a program that takes that for an end had better open it for "
+				"reading and writing",
+				"reads a FIFO that nobody has open for writing (fd %d): after a "
+				"restore it looks as if a writer had gone",
+				f->fd);
 	}
 }
 
