@@ -238,6 +238,15 @@ static bool is_bound_anew(json_t *socket, bool is_tcp)
 			   !json_object_get(socket, "peer"));
 }
 
+/* Of one that was killed, by which the kernel would refuse the same connection. Without the right to it CRIU tells. */
+static void forget_connection(const char *address, json_t *socket)
+{
+	union port_address own, peer;
+
+	if (parse(&own, address) && parse(&peer, text_of(socket, "peer")))
+		port_forget_connection(&own, &peer, NULL);
+}
+
 static int is_taken(const struct check *check, json_t *socket, struct holder *ret_holder,
 		    struct brumate_error *err)
 {
@@ -249,6 +258,8 @@ static int is_taken(const struct check *check, json_t *socket, struct holder *re
 	if (r < 0 || !*address)
 		return r;
 	const bool is_udp = !strcmp(protocol, "udp"), is_tcp = !strcmp(protocol, "tcp");
+	if (is_tcp && json_object_get(socket, "peer"))
+		forget_connection(address, socket);
 	if (!strcmp(text_of(socket, "kind"), "inet"))
 		return (is_udp || is_tcp) && is_bound_anew(socket, is_tcp)
 			       ? inet_stays_taken(check->op, address, is_tcp, check->uid,

@@ -24,7 +24,12 @@
 #include "base/fd.h"
 
 enum {
+	/* as the kernel numbers them */
+	TCP_FIN_WAIT1 = 4,
+	TCP_FIN_WAIT2 = 5,
 	TCP_TIME_WAIT = 6,
+	TCP_LAST_ACK = 9,
+	TCP_CLOSING = 11,
 	ANSWER_BYTES = 64 << 10,
 	ANSWER_TIMEOUT_S = 5,
 	V6_BYTES = 16,
@@ -276,16 +281,35 @@ int port_look(struct port_use *ret, const union port_address *address, bool is_t
 
 /* ---- forget ---- */
 
+struct ended {
+	const union port_address *address, *peer; /* @peer NULL: any */
+};
+
+/* One that has no inode has been closed by its process, and waits for the other end. */
+static bool is_ended(const struct inet_diag_msg *m, const struct ended *e)
+{
+	const unsigned closing =
+		1u << TCP_FIN_WAIT1 | 1u << TCP_FIN_WAIT2 | 1u << TCP_CLOSING | 1u << TCP_LAST_ACK;
+	struct inet_diag_msg other = *m;
+
+	other.id.idiag_sport = m->id.idiag_dport;
+	memcpy(other.id.idiag_src, m->id.idiag_dst, sizeof(other.id.idiag_src));
+	if (!is_at(m, e->address) || (e->peer && !is_at(&other, e->peer)))
+		return false;
+	return m->idiag_state == TCP_TIME_WAIT ||
+	       (e->peer && !m->idiag_inode && 1u << m->idiag_state & closing);
+}
+
 /* Asked by another socket: this one is still being answered. One that has gone by itself is as good. */
 static int forget_socket(void *arg, int fd, const struct inet_diag_msg *m)
 {
 	const struct inet_diag_req_v2 one = { .sdiag_family = m->idiag_family,
 					      .sdiag_protocol = IPPROTO_TCP,
-					      .idiag_states = 1u << TCP_TIME_WAIT,
+					      .idiag_states = 1u << m->idiag_state,
 					      .id = m->id };
 	char buf[NLMSG_SPACE(sizeof(struct nlmsgerr)) + 256];
 
-	if (m->idiag_state != TCP_TIME_WAIT || !is_at(m, arg))
+	if (!is_ended(m, arg))
 		return 0;
 
 	auto_close int ask = open_diagnosis();
@@ -304,7 +328,14 @@ static int forget_socket(void *arg, int fd, const struct inet_diag_msg *m)
 
 int port_forget_ended(const union port_address *address, struct brumate_error *err)
 {
-	int r = each_socket(true, forget_socket, (void *)address);
+	return port_forget_connection(address, NULL, err);
+}
+
+int port_forget_connection(const union port_address *address, const union port_address *peer,
+			   struct brumate_error *err)
+{
+	struct ended e = { address, peer };
+	int r = each_socket(true, forget_socket, &e);
 
 	return r < 0 ? brumate_fail(err, -r, "connections that have ended at port %u: %m",
 				    ntohs(port_of(address)))

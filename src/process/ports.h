@@ -33,6 +33,10 @@ int port_look(struct port_use *ret, const union port_address *address, bool is_t
  * -EOPNOTSUPP (this kernel does not do that): they time out. */
 int port_forget_ended(const union port_address *address, struct brumate_error *err);
 
+/** The same of the connection between @address and @peer (NULL: any), also where its process has closed it and it waits for the other end. */
+int port_forget_connection(const union port_address *address, const union port_address *peer,
+			   struct brumate_error *err);
+
 /* * Whether the unix socket with number @inode is bound at the file @st, under any name: such names may be relative, or
  * those of another mount namespace. 1, 0, or -errno: unknown. */
 int port_is_at_file(unsigned inode, const struct stat *st);
