@@ -375,8 +375,12 @@ def check_files(look):
         for name in set(names_in(job.directory)) - JOB_FILES:
             look.says(6, f"{job.directory}/{name} is left")
     for store in stores_of(look):
+        sets = os.path.join(store, ".sets")
+        for name in names_in(sets) if os.path.isdir(sets) else ():
+            if name.startswith(".") and not is_locked(os.path.join(sets, name)):
+                look.says(6, f"{sets}/{name} is left, and nobody works on it")
         for name in names_in(store):
-            if name.startswith(".") and not is_locked(os.path.join(store, name)):
+            if name.startswith(".") and name != ".sets" and not is_locked(os.path.join(store, name)):
                 look.says(6, f"{store}/{name} is left, and nobody works on it")
     agents = os.path.join(places.runtime, "agents")
     for name in names_in(agents):

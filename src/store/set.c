@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/paths.h"
@@ -22,8 +23,9 @@ DEFINE_AUTO(json_t *, json_decref)
 #define auto_json auto_(json_decref)
 
 static const char folder[] = ".sets";
+static const char restored[] = ".restored";
 static const char *const endings[] = { "save", "restore" };
-enum { NONCE_DIGITS = 16 };
+enum { NONCE_DIGITS = 16, RESTORED_S = 86400 };
 
 /* Of ".sets/.NAME.NONCE.save". */
 struct parts {
@@ -55,8 +57,9 @@ static bool take_apart(struct parts *ret, const char *path)
 /* What it is called once it is committed (owned). */
 static char *committed_path(const struct parts *p)
 {
-	return p->kind == SET_SAVE ? path_format("%s/%s", p->dir, p->name)
-				   : path_format("%s/.%s.%s.restored", p->dir, p->name, p->nonce);
+	return p->kind == SET_SAVE
+		       ? path_format("%s/%s", p->dir, p->name)
+		       : path_format("%s/.%s.%s%s", p->dir, p->name, p->nonce, restored);
 }
 
 bool set_name_of(char ret[static MANIFEST_ID_BYTES], const char *path)
@@ -125,6 +128,42 @@ static int fill(int fd, const char *path, json_t *record, struct brumate_error *
 	return 0;
 }
 
+/* 1: its coordinator lives, or that is not known; 0: it is given up now. */
+static int is_led(const char *path)
+{
+	auto_close int fd = open(path, O_RDWR | O_CLOEXEC);
+
+	if (fd < 0)
+		return errno == ENOENT ? 0 : -errno;
+	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+		return 1;
+	int r = set_give_up(path);
+	return r < 0 ? r : !r;
+}
+
+/* Removes what coordinators left that died: undecided sets, and restores that were decided long ago. */
+static void sweep(const char *dir)
+{
+	auto_free char *path = path_format("%s/%s", dir, folder);
+	auto_closedir DIR *d = path ? opendir(path) : NULL;
+	struct stat st;
+
+	for (struct dirent *e; d && (e = readdir(d));) {
+		auto_free char *one = path_format("%s/%s", path, e->d_name);
+		struct parts p;
+
+		if (!one || e->d_name[0] != '.')
+			continue;
+		if (take_apart(&p, one))
+			is_led(one);
+		else if (strlen(one) > strlen(restored) &&
+			 !strcmp(one + strlen(one) - strlen(restored), restored) &&
+			 stat(one, &st) == 0 &&
+			 clock_wall_ns() / NS_PER_S > (uint64_t)st.st_mtime + RESTORED_S)
+			unlink(one);
+	}
+}
+
 int set_begin(struct set_writer *ret, const char *dir, const char *name, enum set_kind kind,
 	      struct brumate_error *err)
 {
@@ -135,6 +174,7 @@ int set_begin(struct set_writer *ret, const char *dir, const char *name, enum se
 
 	if (r < 0 || (r = make_folder(dir, err)) < 0)
 		return r;
+	sweep(dir);
 	if (!taken)
 		return brumate_fail(err, ENOMEM, "%m");
 	if (kind == SET_SAVE && access(taken, F_OK) == 0) {
@@ -309,19 +349,6 @@ static bool lists(json_t *record, const char *id)
 		if (says(member, "checkpoint", id))
 			return true;
 	return false;
-}
-
-/* 1: its coordinator lives, or that is not known; 0: it is given up now. */
-static int is_led(const char *path)
-{
-	auto_close int fd = open(path, O_RDWR | O_CLOEXEC);
-
-	if (fd < 0)
-		return errno == ENOENT ? 0 : -errno;
-	if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-		return 1;
-	int r = set_give_up(path);
-	return r < 0 ? r : !r;
 }
 
 /* Whether a set of that name is being decided. */

@@ -431,7 +431,7 @@ class Bed(Instance):
         """What a checkpoint that was not finished would leave."""
         store = store or self.store()
         names = os.listdir(store) if os.path.isdir(store) else []
-        return [name for name in names if name.startswith(".") and not self._is_pin(names, name)]
+        return [name for name in names if name.startswith(".") and name != ".sets" and not self._is_pin(names, name)]
 
     @staticmethod
     def _is_pin(names, name):

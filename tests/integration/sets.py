@@ -6,14 +6,13 @@ directories, simulated GPUs and a brumate of its own; the store is shared."""
 import contextlib
 import json
 import os
-import re
+import resource
 import select
 import shutil
 import signal
 import subprocess
 
 from cases import EXIT_STILL_RUNNING, Log, Skipped, case, expect, main, read_text, run, wait_until
-from harness import process_start
 
 NEEDED = ("ip", "unshare", "nsenter", "mount")
 
@@ -155,6 +154,19 @@ class Nodes:
             run(["ip", "link", "del", node.link])
         run(["ip", "link", "del", self.bridge])
 
+    def fault(self, node, point, action):
+        path = f"{self.dir}/{node.name}/fault"
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.write(f"{point} {action}\n")
+        os.rename(path + ".new", path)
+
+    def left(self):
+        """What is in the store of what was not completed."""
+        return [n for n in os.listdir(self.store) if n != ".sets"] + [n for n in os.listdir(f"{self.store}/.sets") if n[0] != "."]
+
+    def open_decisions(self):
+        return [n for n in os.listdir(f"{self.store}/.sets") if n.endswith(".save")]
+
     # The ring, and sets of it.
     def members(self):
         return [f"{node.name}:{node.running()['id']}" for node in self]
@@ -252,6 +264,199 @@ def it_goes_on_and_is_killed(bed):
             os.unlink(f"{nodes.dir}/{node.name}/log/ring.log")
         nodes.set_ok("restore", "kept")
         nodes.go_on()
+
+
+def channels(nodes):
+    """The pids of `brumate set member`."""
+    found = []
+    for pid in nodes.processes():
+        if read_text(f"/proc/{pid}/cmdline").split("\0")[1:3] == ["set", "member"]:
+            found.append(pid)
+    return found
+
+
+def expect_unharmed(nodes, what, result):
+    """The set was not made, and all go on as if nothing had been."""
+    expect(result.code == EXIT_STILL_RUNNING, f"{what}: {result.why()}")
+    for node in nodes:  # a dead shim is replaced by the next command, which puts right what is left
+        wait_until(lambda n=node: n.running()["state"] == "running", f"{what}: {node.name} to run on", 60)
+    nodes.go_on()
+    wait_until(lambda: not nodes.left(), f"{what}: nothing to be left: {nodes.left()}", 60)
+
+
+@case
+def whoever_is_killed_before_the_decision(bed):
+    """The shim, CRIU or the channel of a member, or the coordinator: at each meeting."""
+    with Nodes(bed, 2) as nodes:
+        nodes.start_ring()
+        for options, meetings in (([], ("ready", "stored")), (["-R"], ("held", "stored"))):
+            save = ["checkpoint", *options, "--name", "never", *nodes.members()]
+            for at in meetings:
+                nodes.fault(nodes[1], f"checkpoint.at-{at}", "kill")
+                expect_unharmed(nodes, f"shim {at} {options}", nodes.set(*save))
+                bed.fault(f"set.all-{at}", "kill")
+                result = nodes.set(*save)
+                expect(result.code == -signal.SIGKILL, result.why())
+                result.code = EXIT_STILL_RUNNING
+                expect_unharmed(nodes, f"coordinator {at} {options}", result)
+                with bed.held_at(f"set.all-{at}", *nodes.set_argv(*save)[1:]) as held:
+                    os.kill(channels(nodes)[0], signal.SIGKILL)
+                    if at == "stored":  # before it has decided for itself, the set may still be made
+                        wait_until(lambda: not nodes.open_decisions(), "the member to give up")
+                code, _, err = held.end()
+                expect(code == EXIT_STILL_RUNNING, err)
+                expect_unharmed(nodes, f"channel {at} {options}", result)
+        nodes.fault(nodes[0], "checkpoint.frozen", "kill:criu")
+        expect_unharmed(nodes, "CRIU", nodes.set("checkpoint", "--name", "never", *nodes.members()))
+        nodes.set_ok("checkpoint", "--name", "never", *nodes.members())
+        expect(os.listdir(f"{nodes.store}/.sets") == ["never"], "what dead coordinators left is not swept")
+
+
+@case
+def whoever_is_killed_after_the_decision(bed):
+    """The set is complete: all end with it, and come back."""
+    with Nodes(bed, 2) as nodes:
+        nodes.start_ring()
+        bed.fault("set.committed", "kill")
+        result = nodes.set("checkpoint", "--name", "done", *nodes.members())
+        expect(result.code == -signal.SIGKILL, result.why())
+        for node in nodes:
+            wait_until(lambda n=node: [j["state"] for j in n.jobs("--all")] == ["checkpointed"], "the end of the job", 60)
+        nodes.set_ok("restore", "done")
+        nodes.go_on()
+
+
+@case
+def whoever_is_killed_while_it_is_restored(bed):
+    """Nothing of it is left, and the set is as good as before; after the decision it is back."""
+    with Nodes(bed, 2) as nodes:
+        nodes.start_ring()
+        nodes.set_ok("checkpoint", "--name", "kept", *nodes.members())
+        for at in ("ready", "built", "filled"):
+            nodes.fault(nodes[1], f"restore.at-{at}", "kill")
+            expect(nodes.set("restore", "kept").code == 1, f"shim {at}")
+            expect_none(nodes, f"shim {at}")
+            bed.fault(f"set.all-{at}", "kill")
+            result = nodes.set("restore", "kept")
+            expect(result.code == -signal.SIGKILL, f"coordinator {at}: {result.why()}")
+            expect_none(nodes, f"coordinator {at}")
+        bed.fault("set.committed", "kill")
+        expect(nodes.set("restore", "kept").code == -signal.SIGKILL, "coordinator after the decision")
+        nodes.go_on()
+
+
+def expect_none(nodes, what):
+    for node in nodes:
+        wait_until(lambda n=node: [j["state"] for j in n.jobs("--all")] == ["checkpointed"], f"{what}: {node.name} to have none", 60)
+
+
+@case
+def what_is_refused(bed):
+    """Before anything is touched, with the reason; all run on."""
+    with Nodes(bed, 2) as nodes:
+        nodes.start_ring()
+        members = nodes.members()
+        for words, args in (("no node node7", ["node7:ring"]), ("job nosuch", [members[0], "node1:nosuch"]),
+                            ("named twice", [members[0], members[0]]), ("name of a set", ["--name", "../x", *members])):
+            result = nodes.set("checkpoint", *args)
+            expect(result.code and words in result.err, f"{words}: {result.why()}")
+        result = nodes.set("restore", "nosuch")
+        expect(result.code == 3 and "no set nosuch" in result.err, result.why())
+        nodes.go_on()
+        nodes.set_ok("checkpoint", "--name", "s", *members)
+        alone = nodes[0].cli("restore", "s.0")
+        expect(alone.code == 4 and "brumate set restore s" in alone.err, alone.why())
+        for text in ("{", "[]", '{"members": []}', '{"members": [{"node": "node0", "checkpoint": "../../etc", "digest": ""}]}',
+                     '{"members": [{"node": "node0", "checkpoint": "s.0", "digest": "00"}]}'):
+            with open(f"{nodes.store}/.sets/foreign", "w", encoding="utf-8") as file:
+                file.write(text)
+            foreign = nodes.set("restore", "foreign")
+            expect(foreign.code in (1, 9) and "foreign" in foreign.err, f"{text}: {foreign.why()}")
+        taken = nodes.set("checkpoint", "--name", "s", "node0:ring")
+        expect("exists already" in taken.err, taken.why())
+        nodes[0].set_address(9)
+        moved = nodes.set("restore", "s")
+        expect(moved.code and "assign requested address" in moved.err, moved.why())
+        expect_none(nodes, "without its address")
+        nodes[0].set_address(1)
+        os.unlink(f"{nodes.store}/.sets/foreign")
+        nodes.set_ok("restore", "s")
+        nodes.go_on()
+
+
+@case
+def what_is_left_without_its_set_is_pruned(bed):
+    with Nodes(bed, 2) as nodes:
+        nodes.start_ring()
+        for name in ("one", "two"):
+            nodes.set_ok("checkpoint", "-R", "--name", name, *nodes.members())
+        prune = ("prune", "--keep-last", "5")
+        expect(nodes[1].ok(*prune).out == "", "it is of a set")
+        os.unlink(f"{nodes.store}/.sets/one")
+        expect(sorted(nodes[1].ok(*prune).out.split()) == ["one.0", "one.1"], "it is not garbage")
+        nodes.set_ok("rm", "two")
+        expect(not nodes.left(), nodes.left())
+        nodes.go_on()
+
+
+@case
+def twenty_times(bed):
+    """On the same nodes, exchanged, one killed after -R: no byte is lost, doubled or of another time."""
+    with Nodes(bed, 3) as nodes:
+        nodes.start_ring(interval_ms=25)
+        for turn in range(20):
+            name, goes_on = f"t{turn}", turn % 4 == 3
+            nodes.set_ok("checkpoint", *(["-R"] if goes_on else []), "--name", name, *nodes.members())
+            where = []
+            if goes_on:
+                nodes.go_on(1)
+                nodes.forget()
+                for node in nodes:  # the steps after the checkpoint come again
+                    os.unlink(f"{nodes.dir}/{node.name}/log/ring.log")
+            elif turn % 2:
+                nodes.exchange()
+                where = [f"node{(k + 1) % 3}=node{k}" for k in range(3)]
+            nodes.set_ok("restore", name, *where)
+            nodes.go_on(2)
+            nodes.set_ok("rm", name)
+        expect(not nodes.left() and not nodes.open_decisions(), "something is left in the store")
+
+
+FAKE = """#!/bin/sh
+# A member: it comes to each meeting at once.
+read -r order
+for at in ready built filled; do
+	echo "{\\"at\\": \\"$at\\"}"
+	read -r go
+done
+echo '{"done": {}}'
+"""
+
+
+@case
+def sixty_four_members(bed):
+    """What the coordinator itself takes: the members are scripts, which do nothing. And one that says nothing, or nonsense."""
+    n, fake, sets = 64, f"{bed.dir}/fake", f"{bed.store()}/.sets"
+    with open(fake, "w", encoding="utf-8") as file:
+        file.write(FAKE)
+    os.chmod(fake, 0o700)
+    job, log = bed.counter(mib=1, chunk_mib=1)
+    bed.ok("set", "checkpoint", "-R", "--name", "one", job)  # of this node alone
+    with open(f"{sets}/one", encoding="utf-8") as file:
+        member = json.load(file)["members"][0]
+    members = [{**member, "node": f"n{k}"} for k in range(n)]
+    with open(f"{sets}/many", "w", encoding="utf-8") as file:
+        json.dump({"set": "many", "members": members}, file)
+    result = bed.cli("set", "restore", "many", "--via", fake)
+    expect(result.code == 0, result.why())
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    bed.note(f"64 members: {result.seconds:.3f} s, {used.ru_utime + used.ru_stime:.3f} s of all")
+    for words, script in (("was not ready in time", "exec sleep infinity"), ("what no member does", "echo hello; exec sleep infinity"),
+                          ("its channel has ended", "exit 3")):
+        with open(fake, "w", encoding="utf-8") as file:
+            file.write(f"#!/bin/sh\n{script}\n")
+        bed.refused(124 if "time" in words else 1, words, "set", "restore", "many", "--via", fake, "--timeout", "2s")
+    bed.expect_whole(job, log)
 
 
 if __name__ == "__main__":

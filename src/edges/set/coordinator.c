@@ -171,7 +171,7 @@ static void take_line(struct member *m, const char *line)
 	json_t *failed = json_object_get(o, "failed");
 
 	if (json_is_string(json_object_get(o, "at")))
-		snprintf(m->at, sizeof(m->at), "%s", text_of(o, "at"));
+		m->has_met = snprintf(m->at, sizeof(m->at), "%s", text_of(o, "at")) > 0;
 	else if (json_is_object(failed))
 		wire_error_from_json(&m->why, failed);
 	else if (json_object_get(o, "done"))
@@ -294,12 +294,20 @@ static bool all_have_ended(const struct set *s)
 	return true;
 }
 
-/* Channels that hang are killed; whom they spoke for comes to its end without them. */
+static bool all_are_closed(const struct set *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (s->members[i].out >= 0)
+			return false;
+	return true;
+}
+
+/* Channels that hang are killed; the members at their other ends come to their end without them. */
 static void end_channels(struct set *s)
 {
 	for (size_t i = 0; i < s->n; i++)
 		cleanup_close(&s->members[i].in);
-	for (uint64_t deadline_ns = deadline_in_ms(CHANNEL_END_MS); !all_have_ended(s);)
+	for (uint64_t deadline_ns = deadline_in_ms(CHANNEL_END_MS); !all_are_closed(s);)
 		if (hear_some(s, deadline_ns, -1) < 0)
 			break;
 	for (size_t i = 0; i < s->n; i++) {
@@ -307,21 +315,29 @@ static void end_channels(struct set *s)
 
 		if (m->pid <= 0)
 			continue;
-		if (!m->ended)
+		if (m->out >= 0)
 			kill(-m->pid, SIGKILL);
 		cleanup_close(&m->out);
 		waitpid(m->pid, NULL, 0);
 	}
 }
 
-/* Closing their stdin tells them; each says how it ended, which takes as long as its undo. */
+/* Those that have come to a meeting say how they ended, which takes as long as their undo. */
+static bool some_give_up(const struct set *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (s->members[i].has_met && !s->members[i].ended)
+			return true;
+	return false;
+}
+
 static void have_all_give_up(struct set *s)
 {
 	uint64_t deadline_ns = deadline_in_ms(GIVE_UP_MS);
 
 	for (size_t i = 0; i < s->n; i++)
 		cleanup_close(&s->members[i].in);
-	while (!all_have_ended(s) && hear_some(s, deadline_ns, -1) == 0)
+	while (some_give_up(s) && hear_some(s, deadline_ns, -1) == 0)
 		;
 	end_channels(s);
 }
@@ -373,8 +389,8 @@ int set_run(struct set *s, const char *word, const char *const *meetings, struct
 						    s->members[i].parameters));
 	for (size_t i = 0; meetings[i] && r == 0; i++) {
 		r = meet(s, meetings[i], &own);
-		if (r == 0 && !meetings[i + 1])
-			r = commit(s, w, arg, &own);
+		if (r == 0 && !meetings[i + 1] && (r = commit(s, w, arg, &own)) == 0)
+			fault_point("set.committed");
 		if (r == 0)
 			go(s, w->path);
 	}
@@ -383,6 +399,7 @@ int set_run(struct set *s, const char *word, const char *const *meetings, struct
 		return explain(s, r, &own, err);
 	}
 	*ret_decided = true;
+	fault_point("set.done");
 	while (!all_have_ended(s) && hear_some(s, s->deadline_ns, -1) == 0)
 		;
 	end_channels(s);

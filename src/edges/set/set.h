@@ -33,6 +33,7 @@ struct member {
 	char at[AT_BYTES];
 	json_t *done;		  /* owned */
 	struct brumate_error why; /* code 0: it has not failed */
+	bool has_met;		  /* it has come to a meeting */
 	bool ended;		  /* nothing is to be heard of it any more */
 };
 
