@@ -5,24 +5,24 @@
 #include <stdio.h>
 
 /* A server that came back and has yet to be asked is as idle as it has been there. */
-static uint64_t unused_ms(const struct server *s)
+static uint64_t unused_ms(const struct served *s)
 {
 	return s->idle_ms < s->resident_ms ? s->idle_ms : s->resident_ms;
 }
 
-static bool may_go(const struct server *s, uint64_t idle_after_ms)
+static bool may_go(const struct served *s, uint64_t idle_after_ms)
 {
 	return s->is_running && !s->is_pinned && !s->pause_ms && s->idle_ms != UINT64_MAX &&
 	       unused_ms(s) >= idle_after_ms;
 }
 
-static bool goes_before(const struct server *s, const struct server *other)
+static bool goes_before(const struct served *s, const struct served *other)
 {
 	return s->priority != other->priority ? s->priority < other->priority
 					      : unused_ms(s) > unused_ms(other);
 }
 
-struct decision serve_decide(const struct server *all, size_t n, uint64_t idle_after_ms)
+struct decision serve_decide(const struct served *all, size_t n, uint64_t idle_after_ms)
 {
 	struct decision d = { .at = -1 };
 

@@ -10,7 +10,7 @@
 
 #include "job/job.h"
 
-struct server {
+struct served {
 	char id[JOB_ID_BYTES], name[JOB_NAME_BYTES];
 	bool is_running;
 	bool is_pinned;
@@ -29,4 +29,4 @@ struct decision {
 
 /** The next server to be suspended: of those that were idle for long enough the one of the lowest priority, then the one that was
  * idle the longest. */
-struct decision serve_decide(const struct server *all, size_t n, uint64_t idle_after_ms);
+struct decision serve_decide(const struct served *all, size_t n, uint64_t idle_after_ms);

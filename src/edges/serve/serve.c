@@ -43,7 +43,7 @@ struct serve {
 	json_t *labels;	   /* borrowed; NULL: any */
 	struct seen *seen; /* owned */
 	size_t n_seen;
-	struct server *servers; /* owned: what the last look has shown */
+	struct served *servers; /* owned: what the last look has shown */
 	size_t n_servers;
 };
 
@@ -113,15 +113,15 @@ static int add_server(struct serve *s, json_t *job)
 	const bool is_running = !strcmp(text_of(job, "state"), "running");
 	json_t *idle = json_object_get(job, "idle_ms");
 	struct seen *seen = remember(s, text_of(job, "id"), is_running);
-	struct server *more = array_room(s->servers, s->n_servers, sizeof(*more));
+	struct served *more = array_room(s->servers, s->n_servers, sizeof(*more));
 	const uint64_t now_ns = clock_now_ns();
 
 	if (more)
 		s->servers = more;
 	if (!seen || !more)
 		return -ENOMEM;
-	struct server *it = &s->servers[s->n_servers++];
-	*it = (struct server){
+	struct served *it = &s->servers[s->n_servers++];
+	*it = (struct served){
 		.is_running = is_running,
 		.is_pinned = has_label(job, JOB_PIN_LABEL, JOB_WAKE_LABEL_YES),
 		.priority = (int)json_integer_value(json_object_get(job, "priority")),
@@ -169,7 +169,7 @@ static int look(struct serve *s, struct brumate_error *err)
 
 /* ---- doing ---- */
 
-static void note_decision(const struct server *it, const char *reason)
+static void note_decision(const struct served *it, const char *reason)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 
@@ -207,7 +207,7 @@ static int do_next(struct serve *s, int stop_fd, struct brumate_error *err)
 
 	if (d.at < 0)
 		return 0;
-	const struct server *it = &s->servers[d.at];
+	const struct served *it = &s->servers[d.at];
 	auto_json json_t *p = json_pack("{s:s}", "job", it->id);
 	if (!p)
 		return brumate_fail(err, ENOMEM, "%m");

@@ -8,19 +8,19 @@
 
 enum { AFTER_MS = 60000 };
 
-static struct server idle_for(uint64_t idle_ms)
+static struct served idle_for(uint64_t idle_ms)
 {
-	return (struct server){ .is_running = true, .idle_ms = idle_ms, .resident_ms = UINT64_MAX };
+	return (struct served){ .is_running = true, .idle_ms = idle_ms, .resident_ms = UINT64_MAX };
 }
 
-static ssize_t choose(const struct server *all, size_t n)
+static ssize_t choose(const struct served *all, size_t n)
 {
 	return serve_decide(all, n, AFTER_MS).at;
 }
 
 static void test_who_stays(void)
 {
-	struct server s = idle_for(AFTER_MS);
+	struct served s = idle_for(AFTER_MS);
 
 	CHECK(choose(NULL, 0) == -1);
 	CHECK(choose(&s, 1) == 0);
@@ -42,7 +42,7 @@ static void test_who_stays(void)
 /* One that has just come back was last asked long ago, as far as its agents know. */
 static void test_just_back(void)
 {
-	struct server s = idle_for(10 * AFTER_MS);
+	struct served s = idle_for(10 * AFTER_MS);
 
 	s.resident_ms = AFTER_MS - 1;
 	CHECK(choose(&s, 1) == -1);
@@ -52,7 +52,7 @@ static void test_just_back(void)
 
 static void test_order(void)
 {
-	struct server all[] = { idle_for(2 * AFTER_MS), idle_for(4 * AFTER_MS),
+	struct served all[] = { idle_for(2 * AFTER_MS), idle_for(4 * AFTER_MS),
 				idle_for(3 * AFTER_MS), idle_for(1) };
 
 	CHECK(choose(all, 4) == 1);
@@ -63,7 +63,7 @@ static void test_order(void)
 
 static void test_reason(void)
 {
-	const struct server s = idle_for(90500);
+	const struct served s = idle_for(90500);
 	const struct decision d = serve_decide(&s, 1, AFTER_MS);
 
 	CHECK_STR(d.reason, "not asked for 90.5 s, which is 60.0 s or more");
