@@ -104,6 +104,11 @@ def tutorial(bed):
     is_as_shown(bed, os.path.join("docs", "tutorial.md"))
 
 
+@case
+def questions(bed):
+    is_as_shown(bed, os.path.join("docs", "questions.md"))
+
+
 def man_pages(bed):
     folder = os.path.join(bed.build.path, "docs", "man")
     found = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if re.search(r"\.[1-8]$", name)] \
