@@ -36,31 +36,46 @@ def _error_of(done: "subprocess.CompletedProcess[str]") -> BrumateError:
     return BrumateError(text or f"brumate ended with status {done.returncode}", done.returncode, hint)
 
 
-def run(*arguments: str, operands: Sequence[str] = ()) -> str:
-    """Runs the command to its end; its output. ``operands`` are names, whatever they begin with."""
-    arguments += ("--", *operands) if operands else ()
+def _run(arguments: Sequence[str], operands: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    arguments = (*arguments, "--", *operands) if operands else arguments
     command = os.environ.get("BRUMATE_COMMAND") or "brumate"
     try:
-        done = subprocess.run([command, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        return subprocess.run([command, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, encoding="utf-8", errors="replace", check=False)
     except OSError as error:
         hint = "install brumate, or set BRUMATE_COMMAND to its command" if error.errno == errno.ENOENT else ""
         raise BrumateError(f"{command}: {error.strerror}", hint=hint) from error
+
+
+def run(*arguments: str, operands: Sequence[str] = ()) -> str:
+    """Runs the command to its end; its output. ``operands`` are names, whatever they begin with."""
+    done = _run(arguments, operands)
     if done.returncode:
         raise _error_of(done)
     return done.stdout
 
 
-def ask(*arguments: str, operands: Sequence[str] = ()) -> Dict[str, Any]:
-    """As run(), with --format json; the object that it prints."""
-    output = run(*arguments, "--format", "json", operands=operands)
+def _object_of(command: str, output: str) -> Dict[str, Any]:
     try:
         reply = json.loads(output)
     except ValueError as error:
-        raise BrumateError(f"brumate {arguments[0]} printed no JSON: {output[:200]!r}") from error
+        raise BrumateError(f"brumate {command} printed no JSON: {output[:200]!r}") from error
     if not isinstance(reply, dict):
-        raise BrumateError(f"brumate {arguments[0]} printed no object: {output[:200]!r}")
+        raise BrumateError(f"brumate {command} printed no object: {output[:200]!r}")
     return reply
+
+
+def ask(*arguments: str, operands: Sequence[str] = ()) -> Dict[str, Any]:
+    """As run(), with --format json; the object that it prints."""
+    return _object_of(arguments[0], run(*arguments, "--format", "json", operands=operands))
+
+
+def ask_for_end(*arguments: str, operands: Sequence[str] = ()) -> Dict[str, Any]:
+    """As ask(), of a command that exits as a job did: its failure is one only where it prints nothing."""
+    done = _run((*arguments, "--format", "json"), operands)
+    if done.returncode and not done.stdout:
+        raise _error_of(done)
+    return _object_of(arguments[0], done.stdout)
 
 
 def version() -> str:

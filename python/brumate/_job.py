@@ -5,7 +5,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
-from ._command import BrumateError, ask, run
+from ._command import BrumateError, ask, ask_for_end, run
 
 Seconds = Union[int, float]
 
@@ -95,9 +95,28 @@ class Job:
         """Saves the job to disk, and ends it unless it is to be left running. ``name``: of the checkpoint."""
         return _summary(ask("checkpoint", *checkpoint_options(leave_running, name, directory, timeout), operands=[self.name]))
 
-    def restore(self, timeout: Optional[Seconds] = None) -> Summary:
-        """Brings the job back from its latest checkpoint."""
-        return _summary(ask("restore", "--job", *checkpoint_options(False, None, None, timeout), operands=[self.name]))
+    def restore(self, timeout: Optional[Seconds] = None, gpu_map: Optional[Mapping[Union[int, str], Union[int, str]]] = None) -> Summary:
+        """Brings the job back from its latest checkpoint. ``gpu_map``: GPUs that it had, and those that it gets instead; numbers or
+        UUIDs."""
+        options = checkpoint_options(False, None, None, timeout)
+        if gpu_map:
+            options.append("--gpu-map=" + ",".join(f"{old}={new}" for old, new in gpu_map.items()))
+        return _summary(ask("restore", "--job", *options, operands=[self.name]))
+
+    def wait(self, timeout: Optional[Seconds] = None) -> Optional[int]:
+        """Waits until the job has ended or was checkpointed; its exit status, or None where it has none. After ``timeout`` it raises
+        BrumateError with exit_code 124."""
+        options = [] if timeout is None else ["--timeout", duration(timeout)]
+        code = ask_for_end("wait", *options, operands=[self.name])["job"]["exit_code"]
+        return None if code is None else int(code)
+
+    def logs(self, tail: Optional[int] = None) -> str:
+        """What the job has printed so far, or the last lines of it."""
+        return run("logs", *([] if tail is None else [f"--tail={tail}"]), operands=[self.name])
+
+    def release(self) -> None:
+        """Stops managing the job; its processes run on."""
+        run("release", operands=[self.name])
 
     def kill(self) -> None:
         """Ends the job: SIGTERM first, SIGKILL after a while."""

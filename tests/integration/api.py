@@ -32,8 +32,8 @@ print("restored" if brumate.checkpoint(leave_running=sys.argv[2] == "on", name=s
 threading.Event().wait()
 """
 
-DRIVER = """
-import sys, brumate
+DRIVER = r"""
+import os, sys, brumate
 job = brumate.Job(sys.argv[1])
 assert job.state == "running", job.state
 with job.paused() as summary:
@@ -43,7 +43,9 @@ assert job.state == "running", job.state
 assert [j.name for j in brumate.jobs()] == [job.describe()["id"]]
 made = job.checkpoint(name="by-python", timeout=300)
 assert made.checkpoint == "by-python" and job.state == "checkpointed", made
-assert job.restore().operation == "restore" and job.state == "running"
+assert job.wait() is None
+assert job.restore(gpu_map={0: 1}).operation == "restore" and job.state == "running"
+assert [gpu["uuid"][-1] for gpu in job.describe()["gpus"]] == ["1"], job.describe()
 try:
     with job.paused():
         raise KeyError("in the middle")
@@ -51,9 +53,28 @@ except KeyError:
     assert job.state == "running", job.state
 job = brumate.Job.run(["sleep", "1000"], name="labelled", labels={"team": "vision"})
 assert job.labels == {"team": "vision"}, job.labels
+assert repr(job) == f"Job({job.name!r})" and "\n" not in repr(brumate.Job("a\nb"))
+try:
+    job.wait(timeout=0.1)
+except brumate.BrumateError as error:
+    assert error.exit_code == 124, vars(error)
+else:
+    raise AssertionError("a job that sleeps has ended")
 job.kill()
+assert job.wait() == 128 + 15, job.wait()
+for code in (0, 7, 124):
+    ended = brumate.Job.run(["sh", "-c", f"echo one; echo two; exit {code}"])
+    assert ended.wait(timeout=60) == code and ended.logs() == "one\ntwo\n" and ended.logs(tail=1) == "two\n", code
+let_go = brumate.Job.run(["sleep", "1000"])
+pid = let_go.describe()["pid"]
+let_go.release()
+os.kill(pid, 9)
+try:
+    let_go.describe()
+except brumate.BrumateError as error:
+    assert error.exit_code == 3, vars(error)
 for odd in ("--all", "-a", "--help"):  # a name is a name
-    for method in ("kill", "suspend", "resume", "checkpoint", "restore", "describe"):
+    for method in ("kill", "suspend", "resume", "checkpoint", "restore", "describe", "wait", "logs", "release"):
         try:
             getattr(brumate.Job(odd), method)()
         except brumate.BrumateError as error:
