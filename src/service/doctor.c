@@ -504,6 +504,85 @@ static void check_memory(struct doctor *d)
 		finding(d, FINDING_OK, "memory", "", "%s available", SIZE_TEXT(available));
 }
 
+/* The running jobs, and what each has on GPUs as far as a broker tells. */
+struct running {
+	struct observation seen;
+	json_t *jobs;
+};
+
+static void add_running(void *arg, const struct job *j, const char *id,
+			const struct brumate_error *why)
+{
+	struct running *all = arg;
+	json_t *o = j && j->state == JOB_RUNNING ? describe_job(j) : NULL;
+
+	(void)id;
+	(void)why;
+	if (o && observe_job(&all->seen, o, j) == 0)
+		json_array_append(all->jobs, o);
+	json_decref(o);
+}
+
+static int by_size(const void *a, const void *b)
+{
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Smallest first. Those of which nothing is known, or that have none, do not count. Returns how many there are. */
+static size_t sort_sizes(uint64_t *ret, json_t *jobs)
+{
+	json_t *job, *gpu;
+	size_t i, k, n = 0;
+
+	json_array_foreach (jobs, i, job) {
+		uint64_t sum = 0;
+
+		json_array_foreach (json_object_get(job, "gpus"), k, gpu)
+			sum += (uint64_t)json_integer_value(json_object_get(gpu, "bytes"));
+		if (sum)
+			ret[n++] = sum;
+	}
+	qsort(ret, n, sizeof(*ret), by_size);
+	return n;
+}
+
+/* Whether there is room for copies of all jobs, as before maintenance. */
+static void check_fit(struct doctor *d)
+{
+	auto_json json_t *jobs = json_array();
+	struct running all = { .seen = OBSERVATION_EMPTY, .jobs = jobs };
+	uint64_t room = 0, sum = 0;
+	size_t n = 0, fit = 0;
+
+	if (jobs && machine_meminfo("MemAvailable", &room) &&
+	    job_list(add_running, &all, NULL) >= 0)
+		observe_gpus(&all.seen);
+	observation_fini(&all.seen);
+	auto_free uint64_t *sizes = calloc(json_array_size(jobs) + 1, sizeof(*sizes));
+	n = sizes ? sort_sizes(sizes, jobs) : 0;
+	room += d->room.disk_bytes;
+	for (size_t i = 0; i < n; i++) {
+		sum += sizes[i];
+		fit += sum <= room;
+	}
+	fact(d, "jobs_on_gpus", json_integer((json_int_t)n));
+	fact(d, "jobs_that_fit", json_integer((json_int_t)fit));
+	if (fit < n)
+		finding(d, FINDING_NOTE, "suspend-all",
+			"checkpoint the others, or give copies a disk: SpillDirectory= in [Broker]",
+			"%zu of the %zu jobs on GPUs fit into memory and spill directory at once: "
+			"they have "
+			"%s, of %s",
+			fit, n, SIZE_TEXT(sum), SIZE_TEXT(room));
+	else if (n)
+		finding(d, FINDING_OK, "suspend-all", "",
+			"all %zu jobs on GPUs (%s) fit into memory and spill directory at once "
+			"(%s)",
+			n, SIZE_TEXT(sum), SIZE_TEXT(room));
+}
+
 static void check_pool(struct doctor *d)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
@@ -644,6 +723,7 @@ static void check_room(struct doctor *d)
 	check_memory(d);
 	check_pool(d);
 	check_spill(d);
+	check_fit(d);
 	check_pages(d);
 	check_limits(d);
 	check_shm(d);

@@ -201,4 +201,17 @@ def managed_memory_of_the_driver_is_told(bed):
     bed.refused(2, "--managed host needs the library", "run", "--managed", "host", "--data-path", "driver", "--", "true")
 
 
+@case
+def doctor_says_how_many_jobs_fit(bed):
+    def fact():
+        found = bed.cli("doctor", "--format", "json").json()
+        return found["facts"]["jobs_on_gpus"], found["facts"]["jobs_that_fit"], [f for f in found["findings"] if f["key"] == "suspend-all"]
+    expect(fact() == (0, 0, []), f"{fact()}")
+    jobs = [bed.counter(mib=mib)[0] for mib in (16, 32)]
+    n, fit, findings = fact()
+    expect((n, fit) == (2, 2) and findings[0]["level"] == "ok" and "all 2 jobs" in findings[0]["text"], f"{n} {fit} {findings}")
+    bed.ok("suspend", jobs[0])
+    expect(fact()[:2] == (1, 1), "one that is suspended counts")
+
+
 main()
