@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -53,6 +54,24 @@ static int set_managed(const struct invocation *in, struct brumate_error *err)
 	return setenv("BRUMATE_MANAGED", where, 1) < 0 ? brumate_fail(err, errno, "%m") : 0;
 }
 
+/* One that cannot be run is refused now, and not when the job is to be suspended. */
+static int add_hook(json_t *parameters, const char *path, struct brumate_error *err)
+{
+	struct stat st;
+
+	if (!path)
+		return 0;
+	if (stat(path, &st) < 0 || access(path, X_OK) < 0) {
+		int r = brumate_fail(err, errno, "--hook: %s: %m", path);
+
+		brumate_error_exit(err, EXIT_USAGE);
+		return r;
+	}
+	if (!S_ISREG(st.st_mode))
+		return brumate_fail(err, EINVAL, "--hook: %s: not a program", path);
+	return add_path(parameters, "hook", path, err);
+}
+
 static int pack_run(json_t **ret, const struct invocation *in, struct brumate_error *err)
 {
 	int r = check_wake(in, err);
@@ -82,7 +101,7 @@ static int pack_run(json_t **ret, const struct invocation *in, struct brumate_er
 	if (r == 0 && in->values[OPT_PRIORITY])
 		r = add_number(p, "priority", in->values[OPT_PRIORITY], err);
 	if (r == 0)
-		r = add_path(p, "hook", in->values[OPT_HOOK], err);
+		r = add_hook(p, in->values[OPT_HOOK], err);
 	if (r == 0)
 		r = add_gpu(p, in, err);
 	if (r < 0)

@@ -6,7 +6,7 @@ import json
 import os
 import time
 
-from cases import EXIT_UNSUPPORTED, NOBODY, as_user, case, expect, main, read_text, wait_until
+from cases import EXIT_UNSUPPORTED, EXIT_USAGE, NOBODY, as_user, case, expect, main, read_text, wait_until
 from harness import Skipped
 
 NOTE = 'echo "$1 $BRUMATE_HOOK $2 $BRUMATE_JOB $BRUMATE_JOB_NAME $BRUMATE_OPERATION uid=$(id -u) home=$HOME $BRUMATE_REASON" >>'
@@ -155,6 +155,14 @@ def of_one_job(bed):
     expect([line.split()[0] for line in read_text(notes).splitlines() if not line.startswith("failure")]
            == ["before-suspend", "before-suspend", "after-resume"], read_text(notes))
     log.goes_on()
+
+
+@case
+def of_one_job_that_is_none(bed):
+    plain = script(bed, "plain", "true", 0o600)
+    for path, words in (("/nowhere", "No such file"), (bed.dir, "not a program"), (plain, "Permission denied")):
+        bed.refused(EXIT_USAGE, f"--hook: {path}: {words}", "run", "--hook", path, "--name", "train", "--", "sleep", "100")
+    expect(bed.list("ps", "jobs", "-a") == [], "a job was started")
 
 
 @case
