@@ -236,6 +236,6 @@ void job_page_print(json_t *o)
 	print_schedule(json_object_get(job, "schedule"));
 	table_section_of(TABLE_OF(checkpoint_columns), json_object_get(o, "checkpoints"),
 			 "Checkpoints");
-	print_foreseen(json_object_get(o, "foreseen"));
 	print_last(json_object_get(o, "last"));
+	print_foreseen(json_object_get(o, "foreseen"));
 }
