@@ -353,9 +353,9 @@ class Screen:
 
     ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 
-    def __init__(self, bed, *args, columns=200):
+    def __init__(self, bed, *args, columns=200, rows=50):
         self.ours, self.theirs = pty.openpty()
-        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, columns, 0, 0))
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
         self.before = termios.tcgetattr(self.theirs)
         self.shown = ""
         self.process = subprocess.Popen([bed.brumate, *args], env=bed.command_env(), stdin=self.theirs, stdout=self.theirs,
@@ -417,6 +417,23 @@ def top_shows_what_goes_on(bed):
         screen.typed("xq")
         expect(screen.end() == 0, "exit code")
     expect(bed.gpus()[0]["in_bytes"] >= 32 << 20, "what went in is not counted")
+
+
+@case
+def top_is_moved_by_keys(bed):
+    for i in range(12):
+        bed.run(["sleep", "1000"], name=f"job-{i:02}")
+    with Screen(bed, "top", rows=12) as screen:
+        screen.wait_for(r"brumate top +[\d:]+ +jobs: 12")
+        expect("job-11" not in screen.shown or "job-00" not in screen.shown, "all of it fits")
+        last = "job-00" if "job-11" in screen.shown else "job-11"
+        for down, up in (("G", "g"), ("   ", "bbb"), ("\x1b[6~" * 3, "\x1b[5~" * 3), ("j" * 20, "k" * 20), ("\x1b[B" * 20, "\x1b[A" * 20)):
+            screen.typed(down)
+            screen.wait_for(last)
+            screen.typed(up)
+            screen.wait_for(r"brumate top +[\d:]+ +jobs: 12")
+        screen.typed("kkkq")
+        expect(screen.end() == 0, "exit code")
 
 
 @case

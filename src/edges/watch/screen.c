@@ -24,6 +24,8 @@
 static const char enter[] = "\033[?1049h\033[?25l\033[?7l",
 		  leave[] = "\033[?7h\033[?25h\033[?1049l";
 
+enum { LINES_MAX = 1 << 20 };
+
 /* There is one terminal, and handlers of signals have to know it. */
 static struct {
 	bool taken;
@@ -31,6 +33,8 @@ static struct {
 	int ends[2]; /* of a pipe, by which handlers tell */
 	char *text;  /* the picture that is being made */
 	size_t len;
+	int skipped;   /* lines of its beginning that are not shown */
+	unsigned page; /* lines that a page key moves it by */
 } screen = { .ends = { -1, -1 } };
 
 /* These two are async-signal-safe. */
@@ -132,6 +136,20 @@ FILE *screen_begin(void)
 	return open_memstream(&screen.text, &screen.len);
 }
 
+/* The line after the first that is to be seen, once as many have been skipped as were asked for and the picture has. */
+static char *skip_lines(char *text, unsigned rows)
+{
+	int n = 0;
+
+	for (const char *at = text; *at; at++)
+		n += *at == '\n';
+	if (screen.skipped > n - (int)rows)
+		screen.skipped = n > (int)rows ? n - (int)rows : 0;
+	for (int i = 0; i < screen.skipped; i++)
+		text += strcspn(text, "\n") + 1;
+	return text;
+}
+
 /* Each line takes the place of the one before, and what is left of that goes; so nothing flickers. */
 void screen_end(FILE *f)
 {
@@ -145,7 +163,9 @@ void screen_end(FILE *f)
 	FILE *out = open_memstream(&drawn, &len);
 	if (out) {
 		fputs("\033[H", out);
-		for (char *line = screen.text; *line && row < size.ws_row; row++) {
+		screen.page = size.ws_row > 1 ? size.ws_row - 1u : 1;
+		for (char *line = skip_lines(screen.text, size.ws_row); *line && row < size.ws_row;
+		     row++) {
 			const size_t n = strcspn(line, "\n");
 
 			fprintf(out, "%s%.*s\033[0m\033[K", row ? "\r\n" : "", (int)n, line);
@@ -159,16 +179,44 @@ void screen_end(FILE *f)
 	screen.text = NULL;
 }
 
-/* Whether a key that was typed is to end the program; so is that nobody can type any more. */
-static bool wants_to_quit(short revents)
+/* By how many lines a key moves the picture; an arrow is three bytes, a page four. */
+static int lines_of_key(const char *keys, size_t n, unsigned page)
+{
+	static const struct {
+		const char *key;
+		int lines, pages;
+	} moves[] = {
+		{ "j", 1, 0 },		{ "\033[B", 1, 0 },
+		{ "k", -1, 0 },		{ "\033[A", -1, 0 },
+		{ " ", 0, 1 },		{ "\033[6~", 0, 1 },
+		{ "b", 0, -1 },		{ "\033[5~", 0, -1 },
+		{ "g", -LINES_MAX, 0 }, { "\033[H", -LINES_MAX, 0 },
+		{ "G", LINES_MAX, 0 },	{ "\033[F", LINES_MAX, 0 },
+	};
+
+	for (size_t i = 0; i < sizeof(moves) / sizeof(moves[0]); i++)
+		if (n >= strlen(moves[i].key) && !strncmp(keys, moves[i].key, strlen(moves[i].key)))
+			return moves[i].lines + moves[i].pages * (int)page;
+	return 0;
+}
+
+/* Where nobody can type any more, it is over, too. */
+static enum screen_event take_keys(short revents)
 {
 	char keys[64];
 	ssize_t n = revents & POLLIN ? read(STDIN_FILENO, keys, sizeof(keys)) : 0;
+	enum screen_event event = SCREEN_TIME;
 
-	for (ssize_t i = 0; i < n; i++)
+	for (ssize_t i = 0; i < n; i++) {
+		const int lines = lines_of_key(keys + i, (size_t)(n - i), screen.page);
+
 		if (keys[i] == 'q' || keys[i] == 'Q' || keys[i] == 3)
-			return true;
-	return revents & (POLLHUP | POLLERR | POLLNVAL);
+			return SCREEN_QUIT;
+		screen.skipped = screen.skipped + lines < 0 ? 0 : screen.skipped + lines;
+		if (lines)
+			event = SCREEN_CHANGED;
+	}
+	return revents & (POLLHUP | POLLERR | POLLNVAL) ? SCREEN_QUIT : event;
 }
 
 static enum screen_event take_signals(void)
@@ -206,8 +254,12 @@ enum screen_event screen_wait(int fd, int timeout_ms)
 			if (event != SCREEN_TIME)
 				return event;
 		}
-		if (fds[1].revents && wants_to_quit(fds[1].revents))
-			return SCREEN_QUIT;
+		if (fds[1].revents) {
+			enum screen_event event = take_keys(fds[1].revents);
+
+			if (event != SCREEN_TIME)
+				return event;
+		}
 		if (fds[0].revents)
 			return SCREEN_CHANGED;
 	}

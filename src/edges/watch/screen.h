@@ -18,13 +18,13 @@ void screen_close(void);
 /** Begins a picture: what is to be seen goes to the stream, whose lines that do not fit are cut. NULL without memory. */
 FILE *screen_begin(void);
 
-/** Shows it, and closes the stream. */
+/** Shows it, and closes the stream. What is longer than the terminal is moved by keys: arrows, j and k, pages, space and b, g and G. */
 void screen_end(FILE *f);
 
 enum screen_event {
-	SCREEN_QUIT,	/* q, or a signal that ends programs */
-	SCREEN_CHANGED, /* @fd is readable, or the terminal has another size: look again */
-	SCREEN_TIME,	/* the time is over */
+	SCREEN_QUIT, /* q, or a signal that ends programs */
+	SCREEN_CHANGED, /* @fd is readable, the picture was moved, or the terminal has another size: look again */
+	SCREEN_TIME, /* the time is over */
 };
 
 /** Waits for @fd (-1: nothing), the terminal, or @timeout_ms. */
