@@ -7,6 +7,7 @@
 #include "broker/prepare.h"
 #include "broker/session.h"
 #include "base/clock.h"
+#include "base/loop.h"
 #include "gpu/vendor.h"
 
 #include <errno.h>
@@ -14,7 +15,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 enum {
@@ -23,7 +23,7 @@ enum {
 };
 
 struct broker {
-	int wake_fd; /* eventfd: the owner should check the broker */
+	struct loop *loop; /* of the owner, which is to check the broker; borrowed */
 	atomic_bool unwanted;
 	struct driver *driver;
 	struct pool *pool;
@@ -56,7 +56,7 @@ static int use_driver(struct broker *b, const struct dev_backend **ret, struct d
 	if (b->withdraw)
 		b->withdraw(b->withdraw_arg);
 	atomic_store(&b->unwanted, true);
-	eventfd_write(b->wake_fd, 1);
+	loop_wake(b->loop);
 	return r;
 }
 
@@ -430,7 +430,7 @@ static int serve_quit(void *arg, struct wire_call_context *call, json_t *paramet
 	int r = wire_reply(call, NULL);
 
 	atomic_store(&b->unwanted, true);
-	eventfd_write(b->wake_fd, 1);
+	loop_wake(b->loop);
 	return r;
 }
 
@@ -457,18 +457,6 @@ struct wire_service broker_service(struct broker *b)
 }
 
 /* ---- the broker ---- */
-
-int broker_wake_fd(const struct broker *b)
-{
-	return b->wake_fd;
-}
-
-void broker_awake(const struct broker *b)
-{
-	eventfd_t count;
-
-	eventfd_read(b->wake_fd, &count);
-}
 
 bool broker_is_unwanted(const struct broker *b)
 {
@@ -547,17 +535,15 @@ int broker_new(struct broker **ret, const struct broker_options *o, struct bruma
 		return brumate_fail(err, ENOMEM, "%m");
 	b->withdraw = o->withdraw;
 	b->withdraw_arg = o->withdraw_arg;
-	b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	int r = b->wake_fd < 0 ? brumate_fail(err, errno, "eventfd: %m") : 0;
-	if (r == 0)
-		r = driver_new(&b->driver, o->vendor ? o->vendor : gpu_vendors[0], &o->libraries,
-			       b->wake_fd, err);
+	b->loop = o->loop;
+	int r = driver_new(&b->driver, o->vendor ? o->vendor : gpu_vendors[0], &o->libraries,
+			   b->loop, err);
 	if (r == 0)
 		r = pool_new(&b->pool, &pool, err);
 	if (r == 0)
 		r = gpus_new(&b->gpus, b->pool, err);
 	if (r == 0)
-		r = sessions_new(&b->sessions, b->driver, b->gpus, o->digests, b->wake_fd, err);
+		r = sessions_new(&b->sessions, b->driver, b->gpus, o->digests, b->loop, err);
 	const struct prepare_options prepare = { .driver = b->driver,
 						 .pool = b->pool,
 						 .gpus = o->open_gpus ? b->gpus : NULL,
@@ -565,7 +551,7 @@ int broker_new(struct broker **ret, const struct broker_options *o, struct bruma
 						 .close = close_gpus,
 						 .is_idle = is_idle,
 						 .arg = b,
-						 .wake_fd = b->wake_fd };
+						 .loop = b->loop };
 	if (r == 0)
 		r = preparer_new(&b->preparer, &prepare, err);
 	if (r == 0)
@@ -586,6 +572,5 @@ void broker_free(struct broker *b)
 	driver_free(b->driver);
 	gpus_free(b->gpus);
 	pool_free(b->pool);
-	cleanup_close(&b->wake_fd);
 	free(b);
 }

@@ -9,6 +9,7 @@
 #include "wire/wire.h"
 
 struct broker;
+struct loop;
 
 struct broker_options {
 	const struct gpu_vendor *vendor; /* borrowed, never returned; NULL: the default */
@@ -23,6 +24,7 @@ struct broker_options {
 	 * new clients must not find this broker any more. May be NULL. */
 	void (*withdraw)(void *arg);
 	void *withdraw_arg;
+	struct loop *loop; /* whose turn ends when the owner should check the broker; borrowed */
 };
 
 /** Starts to load the driver. */
@@ -33,10 +35,6 @@ void broker_free(struct broker *b);
 /** The service for a server. The broker outlives the server. */
 struct wire_service broker_service(struct broker *b);
 
-/** Readable when the owner should check the broker (borrowed). */
-int broker_wake_fd(const struct broker *b);
-/** Resets broker_wake_fd(). */
-void broker_awake(const struct broker *b);
 /** Whether it should end: a caller asked for that, or got the error that the driver could not be loaded. */
 bool broker_is_unwanted(const struct broker *b);
 /** Whether it cannot work because the driver could not be loaded. */

@@ -7,6 +7,7 @@
 #include "broker/driver.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/thread.h"
 
 #include <errno.h>
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 
 enum { LOCK_GRACE_MS = 1000 }; /* so that the driver's own timeout of a lock is reported */
 
@@ -45,7 +45,7 @@ struct driver {
 	const struct gpu_vendor *vendor;
 	const struct dev_backend *backend;
 	struct dev_libraries libraries;
-	int wake_fd;
+	struct loop *loop;
 	pthread_t thread; /* initialises the driver */
 
 	pthread_mutex_t lock; /* of all below */
@@ -84,7 +84,7 @@ static void *run_initialise(void *arg)
 
 	if (r < 0) {
 		log_error("%s", err.text);
-		eventfd_write(d->wake_fd, 1);
+		loop_wake(d->loop);
 	} else {
 		log_info("driver ready version=%s api=%d simulated=%d seconds=%.3f",
 			 info.driver_version, info.api_version, info.simulated, info.init_seconds);
@@ -93,7 +93,7 @@ static void *run_initialise(void *arg)
 }
 
 int driver_new(struct driver **ret, const struct gpu_vendor *vendor,
-	       const struct dev_libraries *libraries, int wake_fd, struct brumate_error *err)
+	       const struct dev_libraries *libraries, struct loop *loop, struct brumate_error *err)
 {
 	struct driver *d = calloc(1, sizeof(*d));
 
@@ -102,7 +102,7 @@ int driver_new(struct driver **ret, const struct gpu_vendor *vendor,
 	d->vendor = vendor;
 	d->backend = vendor->backend;
 	d->libraries = *libraries;
-	d->wake_fd = wake_fd;
+	d->loop = loop;
 	pthread_mutex_init(&d->lock, NULL);
 	condition_init(&d->changed);
 	int r = thread_start(&d->thread, run_initialise, d);

@@ -10,12 +10,13 @@
 
 #include "gpu/vendor.h"
 
+struct loop;
 struct driver;
 
 /** Starts to load and initialise the driver. @vendor, whose driver it is, is borrowed and never returned, the paths of @libraries are
- * borrowed until driver_free(). @wake_fd: an eventfd (borrowed), signalled if that fails. */
+ * borrowed until driver_free(). @loop (borrowed) ends its turn if that fails. */
 int driver_new(struct driver **ret, const struct gpu_vendor *vendor,
-	       const struct dev_libraries *libraries, int wake_fd, struct brumate_error *err);
+	       const struct dev_libraries *libraries, struct loop *loop, struct brumate_error *err);
 /** No call may be under way. Waits until the driver is initialised. Accepts NULL. */
 void driver_free(struct driver *d);
 /** Waits until the driver is initialised. @ret_info may be NULL. Returns its error each time if it failed. */

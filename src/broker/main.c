@@ -26,6 +26,7 @@
 #include "base/digest.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/paths.h"
 #include "base/start.h"
 #include "broker/broker.h"
@@ -319,6 +320,9 @@ struct program {
 	pthread_mutex_t socket_lock; /* of the path of the instance's socket */
 	struct wire_server *server;
 	int signal_fd;
+	struct loop loop;
+	struct loop_source calls, signals;
+	bool is_told_to_end;
 	uint64_t idle_ms;
 	char *driver, *management; /* paths of the libraries; NULL: the vendor's */
 };
@@ -359,19 +363,33 @@ static int idle_left_ms(const struct program *p)
 	return deadline_left_ms(last_ns + idle_ms * NS_PER_MS);
 }
 
+static void take_call(void *arg)
+{
+	struct program *p = arg;
+
+	wire_server_accept(p->server);
+}
+
+static void take_signal(void *arg)
+{
+	struct program *p = arg;
+
+	p->is_told_to_end = true;
+}
+
 /* Returns when the broker has to end, after removing its socket. */
 static int serve(struct program *p)
 {
-	struct pollfd fds[] = {
-		{ .fd = wire_server_fd(p->server), .events = POLLIN },
-		{ .fd = p->signal_fd, .events = POLLIN },
-		{ .fd = broker_wake_fd(p->broker), .events = POLLIN },
-	};
+	int r = 0;
 
-	for (;;) {
+	loop_add(&p->loop, &p->calls, take_call, p);
+	loop_add(&p->loop, &p->signals, take_signal, p);
+	loop_watch(&p->calls, wire_server_fd(p->server), POLLIN);
+	loop_watch(&p->signals, p->signal_fd, POLLIN);
+	while (r == 0) {
 		int left_ms = idle_left_ms(p);
 
-		if (broker_is_unwanted(p->broker) || fds[1].revents) {
+		if (broker_is_unwanted(p->broker) || p->is_told_to_end) {
 			withdraw(p);
 			log_info("ending when the calls under way have ended");
 			return 0;
@@ -381,18 +399,9 @@ static int serve(struct program *p)
 			return 0;
 		}
 		int rest_ms = broker_rest(p->broker);
-		if (rest_ms >= 0 && rest_ms < left_ms)
-			left_ms = rest_ms;
-		if (poll(fds, sizeof(fds) / sizeof(fds[0]), left_ms) < 0) {
-			if (errno != EINTR)
-				return -errno;
-			continue;
-		}
-		if (fds[0].revents)
-			wire_server_accept(p->server);
-		if (fds[2].revents)
-			broker_awake(p->broker);
+		r = loop_turn(&p->loop, rest_ms >= 0 && rest_ms < left_ms ? rest_ms : left_ms);
 	}
+	return r;
 }
 
 static void tell_ready(int *fd)
@@ -446,7 +455,8 @@ static int start_broker(struct program *p, const struct brumate_conf *conf,
 				    .digests = conf->digests,
 				    .open_gpus = conf->prepare_gpu,
 				    .withdraw = withdraw,
-				    .withdraw_arg = p };
+				    .withdraw_arg = p,
+				    .loop = &p->loop };
 	int r = kind->simulated ? find_simulated(p, o.vendor, err) : 0;
 
 	if (r == 0 && digest_set_up() < 0)
@@ -511,9 +521,12 @@ static int run_broker(struct options *o, struct brumate_error *err)
 	struct program p = { .instance = INSTANCE_EMPTY,
 			     .socket_lock = PTHREAD_MUTEX_INITIALIZER,
 			     .signal_fd = open_signals() };
-	int r = run_program(&p, o, err);
+	int r = loop_init(&p.loop);
+
+	r = r < 0 ? brumate_fail(err, -r, "eventfd, timerfd: %m") : run_program(&p, o, err);
 
 	end_broker(&p);
+	loop_fini(&p.loop);
 	cleanup_close(&p.signal_fd);
 	return r;
 }

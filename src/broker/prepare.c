@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/machine.h"
 #include "base/paths.h"
 #include "base/thread.h"
@@ -194,7 +195,7 @@ static void stop_keeping(struct keeping *k)
 	k->keeps = false;
 	k->n = 0;
 	gpus_keep(k->o->gpus, false);
-	eventfd_write(k->o->wake_fd, 1);
+	loop_wake(k->o->loop);
 }
 
 /* Whether all of these are open and kept. */
@@ -382,7 +383,7 @@ static void end_client(struct preparer *p, size_t i)
 	*c = p->clients[--p->n];
 	p->last_end_ns = clock_now_ns();
 	if (!p->n)
-		eventfd_write(p->o.wake_fd, 1);
+		loop_wake(p->o.loop);
 }
 
 static bool has_ended(const struct client *c)

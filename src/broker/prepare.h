@@ -10,6 +10,7 @@
 #include "broker/driver.h"
 #include "broker/gpus.h"
 
+struct loop;
 struct preparer;
 
 struct prepare_options {
@@ -24,7 +25,8 @@ struct prepare_options {
 		uint64_t *
 			ret_since_ns); /* whether no copy is under way, and since when (clock_now_ns) */
 	void *arg;
-	int wake_fd; /* eventfd, borrowed: signalled when no client is left, and when there are GPUs to be closed */
+	struct loop *
+		loop; /* borrowed; its turn ends when no client is left, and when there are GPUs to be closed */
 	uint64_t (*room_bytes)(void); /* available memory; NULL: machine_room_bytes() */
 	int pressure_fd; /* reports pressure by POLLPRI (borrowed); 0: use the kernel's */
 };

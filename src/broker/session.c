@@ -8,6 +8,7 @@
 #include "broker/digests.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/packet.h"
 #include "base/thread.h"
 
@@ -57,7 +58,7 @@ struct sessions {
 	struct driver *driver;
 	struct gpus *gpus;
 	bool digests;
-	int wake_fd;
+	struct loop *loop;
 
 	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t changed;
@@ -490,7 +491,7 @@ static void end_session(struct session *s)
 	free(s);
 	all->n--;
 	all->last_end_ns = clock_now_ns();
-	eventfd_write(all->wake_fd, 1);
+	loop_wake(all->loop);
 	pthread_cond_broadcast(&all->changed);
 	pthread_mutex_unlock(&all->lock); /* from here on the session may be freed */
 }
@@ -638,7 +639,7 @@ int sessions_drain(struct sessions *all, uint64_t deadline_ns)
 }
 
 int sessions_new(struct sessions **ret, struct driver *driver, struct gpus *gpus, bool digests,
-		 int wake_fd, struct brumate_error *err)
+		 struct loop *loop, struct brumate_error *err)
 {
 	struct sessions *all = calloc(1, sizeof(*all));
 
@@ -647,7 +648,7 @@ int sessions_new(struct sessions **ret, struct driver *driver, struct gpus *gpus
 	all->driver = driver;
 	all->gpus = gpus;
 	all->digests = digests;
-	all->wake_fd = wake_fd;
+	all->loop = loop;
 	pthread_mutex_init(&all->lock, NULL);
 	condition_init(&all->changed);
 	*ret = all;

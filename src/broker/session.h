@@ -8,12 +8,13 @@
 #include "broker/driver.h"
 #include "broker/gpus.h"
 
+struct loop;
 struct sessions;
 
-/** All are borrowed. @digests: compute digests when a client asks for them. @wake_fd: an eventfd, signalled when a
+/** All are borrowed. @digests: compute digests when a client asks for them. @loop ends its turn when a
  * session has ended. Returns 0 or -ENOMEM. */
 int sessions_new(struct sessions **ret, struct driver *driver, struct gpus *gpus, bool digests,
-		 int wake_fd, struct brumate_error *err);
+		 struct loop *loop, struct brumate_error *err);
 /** There must be no sessions. Accepts NULL. */
 void sessions_free(struct sessions *all);
 /** Serves a session on @socket_fd (taken) in a thread of its own. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Memory that is ready before it is asked for: for whom, how much, and given back when others need it. */
 #include "check.h"
+#include "base/loop.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "broker/prepare.h"
@@ -9,7 +10,6 @@
 #include <poll.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -162,16 +162,18 @@ int main(void)
 	struct brumate_error err;
 	struct preparer *p;
 	struct driver *driver;
+	struct loop loop;
 	int ends[2];
 
 	test_rules();
-	o.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	CHECK(loop_init(&loop) == 0);
+	o.loop = &loop;
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0 ||
 	    send(ends[1], "!", 1, MSG_OOB) != 1)
 		SKIP("no sockets with urgent data, which stand in for the kernel's pressure");
 	CHECK(recv(ends[0], &(char){ 0 }, 1, MSG_OOB) == 1);
 	o.pressure_fd = ends[0];
-	must(driver_new(&driver, &fake_vendor, &libraries, o.wake_fd, &err), &err);
+	must(driver_new(&driver, &fake_vendor, &libraries, &loop, &err), &err);
 	must(pool_new(&o.pool, &pool_options, &err), &err);
 	o.driver = driver;
 	must(preparer_new(&p, &o, &err), &err);
@@ -179,5 +181,6 @@ int main(void)
 	preparer_free(p);
 	pool_free(o.pool);
 	driver_free(driver);
+	loop_fini(&loop);
 	return 0;
 }

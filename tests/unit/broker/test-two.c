@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 /* Two brokers in one process: each has its own pool, GPUs, sessions and end. The driver they share. */
+#include "base/loop.h"
 #include "pieces.h"
 #include "broker/broker.h"
 
@@ -11,7 +12,8 @@ struct served {
 	struct broker_client client;
 	char *libraries[2];
 	pthread_t thread;
-	int stop_fd; /* closed at the end */
+	int stop_fd;	  /* closed at the end */
+	struct loop loop; /* of an owner that looks at nothing */
 };
 
 /* Accepts connections until it is told to stop. */
@@ -28,7 +30,7 @@ static void *accept_all(void *arg)
 
 static int start(struct served *s, const char *name, uint64_t pool_bytes)
 {
-	struct broker_options o = { .pool_bytes = pool_bytes, .digests = true };
+	struct broker_options o = { .pool_bytes = pool_bytes, .digests = true, .loop = &s->loop };
 	auto_free char *path = path_format("%s/%s", node_dir, name);
 	struct brumate_error err;
 	int ends[2];
@@ -36,6 +38,7 @@ static int start(struct served *s, const char *name, uint64_t pool_bytes)
 	s->libraries[0] = path_find_helper("sim/libcuda.so.1");
 	s->libraries[1] = path_find_helper("sim/libnvidia-ml.so.1");
 	o.libraries = (struct dev_libraries){ s->libraries[0], s->libraries[1], .simulated = true };
+	CHECK(loop_init(&s->loop) == 0);
 	must(broker_new(&s->broker, &o, &err), &err);
 	struct wire_service service = broker_service(s->broker);
 	int listen_fd = wire_listen(path, 0600, &err);
@@ -58,6 +61,7 @@ static void stop(struct served *s, int stop_fd)
 	wire_server_free(s->server);
 	CHECK(broker_drain(s->broker, 10000) == 0);
 	broker_free(s->broker);
+	loop_fini(&s->loop);
 	free(s->libraries[0]);
 	free(s->libraries[1]);
 }

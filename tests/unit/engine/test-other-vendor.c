@@ -5,6 +5,7 @@
  * do; names, records and images are told apart by its id. Nothing else had to be changed for it.
  */
 #include "check.h"
+#include "base/loop.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
@@ -27,6 +28,7 @@ struct served {
 	struct wire_server *server;
 	pthread_t thread;
 	int stop_fd;
+	struct loop loop; /* of an owner that looks at nothing */
 };
 
 static void *accept_all(void *arg)
@@ -165,12 +167,15 @@ static void check_set(struct gpu_set *set)
 static void serve(const struct gpu_vendor *vendor, const char *path,
 		  void (*with)(struct broker_client *client))
 {
-	struct broker_options o = { .vendor = vendor, .pool_bytes = 64 << 20, .digests = true };
+	struct served s;
+	struct broker_options o = {
+		.vendor = vendor, .pool_bytes = 64 << 20, .digests = true, .loop = &s.loop
+	};
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	struct broker_client client = BROKER_CLIENT_EMPTY;
-	struct served s;
 	int ends[2];
 
+	CHECK(loop_init(&s.loop) == 0);
 	CHECK(broker_new(&s.broker, &o, &err) == 0);
 	struct wire_service service = broker_service(s.broker);
 	int listen_fd = wire_listen(path, 0600, &err);
@@ -188,6 +193,7 @@ static void serve(const struct gpu_vendor *vendor, const char *path,
 	wire_server_free(s.server);
 	CHECK(broker_drain(s.broker, 10000) == 0);
 	broker_free(s.broker);
+	loop_fini(&s.loop);
 	unlink(path);
 }
 
