@@ -189,11 +189,17 @@ static void *run_task(void *arg)
 	return NULL;
 }
 
+static void join_task(struct loop_task *t)
+{
+	pthread_join(t->thread, NULL);
+	loop_remove(&t->end);
+}
+
 static void end_task(void *arg)
 {
 	struct loop_task *t = arg;
 
-	loop_task_join(t);
+	join_task(t);
 	if (t->ended)
 		t->ended(t->arg);
 }
@@ -211,10 +217,11 @@ int loop_task_start(struct loop *l, struct loop_task *t, void (*work)(void *arg)
 	return r;
 }
 
-void loop_task_join(struct loop_task *t)
+void loop_join_tasks(struct loop *l)
 {
-	if (!loop_task_works(t))
-		return;
-	pthread_join(t->thread, NULL);
-	loop_remove(&t->end);
+	for (struct loop_source *s = l->first, *next; s; s = next) {
+		next = s->next;
+		if (s->fn == end_task)
+			join_task(s->arg);
+	}
 }

@@ -74,5 +74,5 @@ bool loop_task_works(const struct loop_task *t);
  * -errno: there is no thread. */
 int loop_task_start(struct loop *l, struct loop_task *t, void (*work)(void *arg), loop_fn ended,
 		    void *arg);
-/** Waits for the end of one that works; @ended is not called. */
-void loop_task_join(struct loop_task *t);
+/** Waits for the ends of all that work; @ended is not called. */
+void loop_join_tasks(struct loop *l);

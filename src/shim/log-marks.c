@@ -191,7 +191,6 @@ static void marks_stop(void *part)
 
 	if (loop_has_time(&m->timer))
 		look(m);
-	loop_remove(&m->timer);
 	free(take_ptr(&m->log));
 	free(take_ptr(&m->path));
 }

@@ -259,8 +259,9 @@ static int start_parts(struct watch *w)
 static void stop_parts(struct watch *w)
 {
 	w->shim->stopping = true;
+	loop_join_tasks(w->shim->loop);
 	for (size_t i = N_PARTS; i-- > 0;) {
-		if (w->parts[i])
+		if (w->parts[i] && parts[i]->stop)
 			parts[i]->stop(w->parts[i]);
 		free(w->parts[i]);
 	}

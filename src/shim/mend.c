@@ -142,17 +142,8 @@ static void mend_update(void *part)
 	m->pause_ms = 2 * m->pause_ms < PAUSE_MS_MAX ? 2 * m->pause_ms : PAUSE_MS_MAX;
 }
 
-static void mend_stop(void *part)
-{
-	struct mend *m = part;
-
-	loop_task_join(&m->task);
-	loop_remove(&m->timer);
-}
-
 const struct shim_part mend_part = {
 	.size_bytes = sizeof(struct mend),
 	.start = mend_start,
 	.update = mend_update,
-	.stop = mend_stop,
 };

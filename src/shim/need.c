@@ -127,11 +127,7 @@ static void need_start(void *part, struct shim *s)
 
 static void need_stop(void *part)
 {
-	struct need *n = part;
-
-	loop_task_join(&n->task);
-	loop_remove(&n->connections);
-	cleanup_close(&n->shim->need_fd);
+	cleanup_close(&((struct need *)part)->shim->need_fd);
 }
 
 const struct shim_part need_part = {

@@ -127,11 +127,7 @@ static bool owner_needs_shim(const void *part)
 
 static void owner_stop(void *part)
 {
-	struct owner *o = part;
-
-	loop_task_join(&o->task);
-	loop_remove(&o->process);
-	cleanup_close(&o->fd);
+	cleanup_close(&((struct owner *)part)->fd);
 }
 
 const struct shim_part owner_part = {

@@ -314,16 +314,11 @@ static void prepare_stop(void *part)
 {
 	struct prepare *p = part;
 
-	loop_task_join(&p->task);
 	free(take_ptr(&p->look.pids));
 	cleanup_close(&p->look.fd);
-	loop_task_join(&p->give_back);
 	release(p);
 	room_close(&p->room);
 	cleanup_free(&p->room.dir);
-	loop_remove(&p->hang_up);
-	loop_remove(&p->timer);
-	loop_remove(&p->miss);
 }
 
 const struct shim_part prepare_part = {

@@ -48,13 +48,6 @@ static void schedule_update(void *part)
 		loop_never(&d->timer);
 }
 
-static bool is_cancelled(void *arg)
-{
-	struct shim *s = arg;
-
-	return s->stopping;
-}
-
 struct pruning {
 	const char *job, *dir;
 };
@@ -143,7 +136,7 @@ static void make_checkpoint(void *arg)
 	struct shim *s = ((struct schedule *)arg)->shim;
 	struct job_schedule schedule = s->job.schedule;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	const struct progress_caller caller = { s, shim_note_progress, is_cancelled };
+	const struct progress_caller caller = { s, shim_note_progress, shim_is_stopping };
 	auto_(request_fini) struct request request = { 0 };
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(op_fini) struct op op;
@@ -207,20 +200,10 @@ static void schedule_start(void *part, struct shim *s)
 	loop_add(s->loop, &d->timer, schedule_due, d);
 }
 
-/* A checkpoint under way is cancelled. */
-static void schedule_stop(void *part)
-{
-	struct schedule *d = part;
-
-	loop_task_join(&d->task);
-	loop_remove(&d->timer);
-}
-
 const struct shim_part schedule_part = {
 	.size_bytes = sizeof(struct schedule),
 	.start = schedule_start,
 	.update = schedule_update,
-	.stop = schedule_stop,
 };
 
 /* ---- the method ---- */

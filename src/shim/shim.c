@@ -282,6 +282,13 @@ bool shim_begin_recovery(struct shim *s)
 	return begins;
 }
 
+bool shim_is_stopping(void *shim)
+{
+	const struct shim *s = shim;
+
+	return s->stopping;
+}
+
 void shim_note_progress(void *shim, const struct progress_sample *sample)
 {
 	struct shim *s = shim;

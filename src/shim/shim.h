@@ -102,6 +102,8 @@ int shim_begin_after(struct shim *s, const char *kind, unsigned states,
 int shim_begin_now(struct shim *s, const char *kind, unsigned states, struct brumate_error *err);
 /** Begins a recovery if something has to be tried again, and nothing is under way. Whether it has begun. */
 bool shim_begin_recovery(struct shim *s);
+/** Whether what the shim itself has begun is to be given up. @shim: a struct shim. */
+bool shim_is_stopping(void *shim);
 /** Notes how far the operation under way is, for status. @shim: a struct shim. */
 void shim_note_progress(void *shim, const struct progress_sample *sample);
 /** Gives the record back. If the job ended meanwhile, that is recorded now. */
@@ -223,7 +225,7 @@ struct shim_part {
 	void (*update)(
 		void *part); /* after each turn of the loop, with a new view; NULL: nothing to do */
 	bool (*needs_shim)(const void *part); /* whether the shim must not end yet; NULL: it may */
-	void (*stop)(void *part);	      /* s->stopping is set */
+	void (*stop)(void *part);	      /* its tasks have ended; NULL: nothing to do */
 };
 
 extern const struct shim_part schedule_part, mend_part, owner_part, marks_part, prepare_part,

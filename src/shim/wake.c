@@ -56,13 +56,6 @@ static void listen_beside_agents(struct wake *w)
 		log_error("no call wakes job %s: reason=\"%s\"", s->job.id, strerror(-r));
 }
 
-static bool is_cancelled(void *arg)
-{
-	struct shim *s = arg;
-
-	return s->stopping;
-}
-
 static double waited_s(const struct wake *w)
 {
 	return (double)(clock_now_ns() - w->since_ns) / NS_PER_S;
@@ -103,7 +96,7 @@ static void tell_event(const struct wake *w)
 static int make_room(struct wake *w, struct brumate_error *err)
 {
 	struct shim *s = w->shim;
-	const struct progress_caller caller = { .arg = s, .is_cancelled = is_cancelled };
+	const struct progress_caller caller = { .arg = s, .is_cancelled = shim_is_stopping };
 	auto_(op_fini) struct op op;
 	int r = turn_take(&w->turn, &s->job, w->since_ns);
 
@@ -124,7 +117,7 @@ static void resume(void *arg)
 	struct wake *w = arg;
 	struct shim *s = w->shim;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	const struct progress_caller caller = { s, shim_note_progress, is_cancelled };
+	const struct progress_caller caller = { s, shim_note_progress, shim_is_stopping };
 	auto_(request_fini) struct request request = { 0 };
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(op_fini) struct op op;
@@ -252,14 +245,10 @@ static void wake_start(void *part, struct shim *s)
 	loop_add(s->loop, &w->timer, NULL, NULL); /* wake_update() tries */
 }
 
-/* A resume under way is cancelled. */
 static void wake_stop(void *part)
 {
 	struct wake *w = part;
 
-	loop_task_join(&w->task);
-	loop_remove(&w->timer);
-	loop_remove(&w->packets);
 	turn_end(&w->turn);
 	cleanup_close(&w->listen_fd);
 }

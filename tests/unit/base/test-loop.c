@@ -286,8 +286,8 @@ static void test_tasks(void)
 		CHECK(loop_turn(&l, -1) == 0);
 	CHECK(j.worked == 3 && j.ended == 3);
 	CHECK(loop_task_start(&l, &j.task, work, on_end, &j) == 0);
-	loop_task_join(&j.task);
-	loop_task_join(&j.task);
+	loop_join_tasks(&l);
+	loop_join_tasks(&l);
 	CHECK(j.worked == 4 && j.ended == 3 && !l.first);
 	loop_fini(&l);
 	loop_fini(&l);

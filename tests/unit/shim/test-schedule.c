@@ -36,8 +36,7 @@ static void start(struct shim *s, void **part, const char *name, enum job_state 
 static void stop(struct shim *s, void *part)
 {
 	s->stopping = true;
-	schedule_part.stop(part);
-	CHECK(!s->loop->first);
+	loop_join_tasks(s->loop);
 	free(part);
 	shim_of_fini(s);
 }
