@@ -165,7 +165,11 @@ static int check_remap(struct gpu_set *gpus, struct brumate_error *err)
 		return r;
 	brumate_fail(err, EOPNOTSUPP, "driver %s cannot restore onto other GPUs",
 		     info.device.driver_version);
-	brumate_hint(err, "leave out --gpu-map, or install driver 580 or newer");
+	const char *since = gpus->vendor->feature_since(DEV_REMAP);
+	if (*since == '?')
+		brumate_hint(err, "leave out --gpu-map");
+	else
+		brumate_hint(err, "leave out --gpu-map, or install driver %s or newer", since);
 	return -EOPNOTSUPP;
 }
 

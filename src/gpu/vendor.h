@@ -42,7 +42,10 @@ struct gpu_vendor {
 	const struct dev_backend *backend;
 	/* Whether such GPUs, and what it takes to save them, are on this machine; not pure. NULL: it is taken to be. */
 	bool (*is_here)(void);
-	const char *api; /* of its programs: "no … state" */
+	/* What to do where its devices are there and something that it takes to save them is not; NULL: it lacks nothing. */
+	const char *(*lacks)(void);
+	const char *unproven; /* what users are to know of how it was tried; NULL: nothing */
+	const char *api;      /* of its programs: "no … state" */
 
 	/* ---- processes and what they have open or mapped ---- */
 

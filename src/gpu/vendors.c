@@ -4,9 +4,10 @@
 
 #include <stddef.h>
 
-extern const struct gpu_vendor gpu_vendor_cuda;
+extern const struct gpu_vendor gpu_vendor_amd, gpu_vendor_cuda;
 
 const struct gpu_vendor *const gpu_vendors[] = {
 	&gpu_vendor_cuda, /* the default: that of records and images which name none */
+	&gpu_vendor_amd,
 	NULL,
 };

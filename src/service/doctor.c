@@ -431,6 +431,18 @@ static void check_persistence(struct doctor *d)
 			v->persistence_daemon);
 }
 
+/* GPUs that are here, and not used for want of something. */
+static void check_lacking(struct doctor *d)
+{
+	for (const struct gpu_vendor *const *v = gpu_vendors; *v; v++) {
+		const char *lacks = (*v)->lacks ? (*v)->lacks() : NULL;
+
+		if (lacks)
+			finding(d, FINDING_WARN, "gpu-plugin", lacks,
+				"GPUs of %s are here, and CRIU cannot save them", (*v)->name);
+	}
+}
+
 static void check_driver(struct doctor *d)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -464,7 +476,16 @@ static void check_driver(struct doctor *d)
 	     json_pack("{s:s,s:i,s:b,s:f,s:s}", "version", info.device.driver_version,
 		       "api_version", info.device.api_version, "simulated", info.device.simulated,
 		       "init_seconds", info.device.init_seconds, "backend", info.backend));
-	check_ladder(d, info.device.features);
+	if (d->vendor->saved_by_criu)
+		finding(d, FINDING_OK, "driver-checkpoint", "",
+			"CRIU's plugin saves GPU state: checkpoint and restore on the same GPUs, "
+			"no "
+			"suspend");
+	else
+		check_ladder(d, info.device.features);
+	if (d->vendor->unproven)
+		finding(d, FINDING_WARN, "unproven", "try a restore before you rely on it", "%s",
+			d->vendor->unproven);
 
 	json_t *gpus = json_array();
 	for (size_t i = 0; i < info.n_gpus; i++)
@@ -880,7 +901,7 @@ static void check_brumate(struct doctor *d)
 static void examine_machine(struct doctor *d)
 {
 	static void (*const checks[])(struct doctor * d) = {
-		check_kernel, check_criu, check_driver, check_room, check_brumate,
+		check_kernel, check_criu, check_lacking, check_driver, check_room, check_brumate,
 	};
 
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)

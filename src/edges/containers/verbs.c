@@ -220,13 +220,14 @@ int verb_cdi(const struct invocation *in, struct brumate_error *err)
 {
 	const struct gpu_kind kind = gpu_kind_here(false);
 	const char *name = gpu_kind_vendor(&kind)->interposer;
-	auto_free char *found = path_find_helper(name);
+	auto_free char *found = name ? path_find_helper(name) : NULL;
 	/* CRIU mounts no symbolic links. */
 	auto_free char *library = found ? realpath(found, NULL) : NULL;
-	auto_free char *inside = path_format(LIBRARY_DIR "/%s", name);
+	auto_free char *inside = found ? path_format(LIBRARY_DIR "/%s", name) : NULL;
 
 	if (!library) {
-		brumate_fail(err, ENOENT, "%s is not installed", name);
+		brumate_fail(err, ENOENT, "%s is not installed",
+			     name ? name : "a library for these GPUs");
 		return -ENOENT;
 	}
 	auto_json json_t *spec = inside ? pack_spec(library, inside) : NULL;
