@@ -133,7 +133,7 @@ static char *collect_metrics(bool names, size_t *ret_bytes)
 
 /* ---- HTTP ---- */
 
-struct server {
+struct metrics_server {
 	struct loop loop;
 	struct loop_source connections;
 	int fd;
@@ -143,7 +143,7 @@ struct server {
 
 /* Is freed when it is answered, or has taken too long. */
 struct scrape {
-	struct server *server;
+	struct metrics_server *server;
 	struct loop_source source;
 	int fd;
 	char head[REQUEST_BYTES_MAX + 1];
@@ -247,7 +247,7 @@ static void take_request(void *arg)
 
 static void take_connection(void *arg)
 {
-	struct server *s = arg;
+	struct metrics_server *s = arg;
 	int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC);
 	struct scrape *q = fd >= 0 && s->n < REQUESTS_MAX ? calloc(1, sizeof(*q)) : NULL;
 
@@ -296,7 +296,7 @@ static int listen_at(const char *where, struct brumate_error *err)
 static int serve(const char *where, bool names, struct brumate_error *err)
 {
 	auto_close int fd = listen_at(where, err);
-	struct server s = { .fd = fd, .names = names };
+	struct metrics_server s = { .fd = fd, .names = names };
 	int r = fd < 0 ? fd : loop_init(&s.loop);
 
 	if (r < 0)
