@@ -431,8 +431,8 @@ static void check_persistence(struct doctor *d)
 			v->persistence_daemon);
 }
 
-/* GPUs that are here, and not used for want of something. */
-static void check_lacking(struct doctor *d)
+/* GPUs that are here, and not used for want of something; and what was not tried of those that are. */
+static void check_vendors(struct doctor *d)
 {
 	for (const struct gpu_vendor *const *v = gpu_vendors; *v; v++) {
 		const char *lacks = (*v)->lacks ? (*v)->lacks() : NULL;
@@ -441,6 +441,9 @@ static void check_lacking(struct doctor *d)
 			finding(d, FINDING_WARN, "gpu-plugin", lacks,
 				"GPUs of %s are here, and CRIU cannot save them", (*v)->name);
 	}
+	if (d->vendor->unproven)
+		finding(d, FINDING_WARN, "unproven", "try a restore before you rely on it", "%s",
+			d->vendor->unproven);
 }
 
 static void check_driver(struct doctor *d)
@@ -483,9 +486,6 @@ static void check_driver(struct doctor *d)
 			"suspend");
 	else
 		check_ladder(d, info.device.features);
-	if (d->vendor->unproven)
-		finding(d, FINDING_WARN, "unproven", "try a restore before you rely on it", "%s",
-			d->vendor->unproven);
 
 	json_t *gpus = json_array();
 	for (size_t i = 0; i < info.n_gpus; i++)
@@ -901,7 +901,7 @@ static void check_brumate(struct doctor *d)
 static void examine_machine(struct doctor *d)
 {
 	static void (*const checks[])(struct doctor * d) = {
-		check_kernel, check_criu, check_lacking, check_driver, check_room, check_brumate,
+		check_kernel, check_criu, check_vendors, check_driver, check_room, check_brumate,
 	};
 
 	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++)
