@@ -8,7 +8,7 @@ import os
 import re
 import signal
 
-from cases import EXIT_UNSUPPORTED, case, expect, main, read_text, with_env
+from cases import EXIT_UNSUPPORTED, Skipped, case, expect, main, read_text, run, with_env
 
 VARIABLE = "CUDA_CHECKPOINT_JOB_FILE"
 BY_DRIVER = ("--data-path", "driver")
@@ -225,6 +225,46 @@ def doctor_says_which_way(bed):
     program = bed.start([bed.program("counter"), "--mib", 8, "--chunk-mib", 8]).ready()
     found = {f["key"]: f for f in bed.doctor("--pid", program.pid)["findings"]}
     expect("by the driver: its job was already running when it was managed" in found["memory"]["text"], found)
+
+
+# A /dev with KFD's name in it, for one command that asks for real GPUs.
+WITH_KFD = """set -e
+mkdir "$1"
+mount -t tmpfs none "$1"
+cp -a /dev/null /dev/zero /dev/urandom "$1"
+touch "$1/kfd"
+mount --bind "$1" /dev
+shift
+exec "$@"
+"""
+
+
+def doctor_with_kfd(bed, libexec):
+    env = bed.command_env({"BRUMATE_GPU": "real", "BRUMATE_LIBEXEC_DIR": libexec})
+    done = run(["unshare", "--mount", "--propagation", "private", "sh", "-c", WITH_KFD, "sh", f"{libexec}/dev", bed.brumate,
+                "doctor", "--format", "json"], env=env)
+    expect(done.code in (0, 4), done.why())
+    return {f["key"]: f for f in done.json()["findings"]}
+
+
+@case
+def which_vendor_is_here(bed):
+    """AMD's device without CRIU's plugin is told and not taken; with it theirs is the broker, whose GPUs the kernel must name."""
+    if os.geteuid() != 0 or os.path.exists("/dev/kfd") or os.path.exists("/dev/nvidiactl"):
+        raise Skipped("needs root, to make a /dev of its own, and a machine without GPUs")
+    libexec = f"{bed.dir}/without"
+    os.makedirs(f"{libexec}/criu-plugin")
+    found = doctor_with_kfd(bed, libexec)
+    expect("amdgpu_plugin.so" in found["gpu-plugin"]["hint"] and "AMD" in found["gpu-plugin"]["text"], found)
+    expect("NVIDIA" in found["driver"]["text"] and "unproven" not in found, found)
+
+    libexec = f"{bed.dir}/with"
+    os.makedirs(f"{libexec}/criu-plugin")
+    with open(f"{libexec}/criu-plugin/amdgpu_plugin.so", "wb"):
+        pass
+    found = doctor_with_kfd(bed, libexec)
+    expect("no AMD GPU: the kernel's topology has none" in found["driver"]["text"] and "gpu-plugin" not in found, found)
+    expect("not run on hardware by us" in found["unproven"]["text"], found)
 
 
 @case
