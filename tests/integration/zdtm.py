@@ -5,9 +5,9 @@ started, taken over by its pid, saved, restored and told to end, and then says w
 Where that fails, the same is done with CRIU alone and the options that its authors give for that program; only what
 passes there is a failure here.
 
-	zdtm.py [--all] [--jobs N] [PROGRAM...]
+	zdtm.py [--all] [--gpu] [--jobs N] [PROGRAM...]
 
-Without --all or programs, a few of each kind. The programs are CRIU's, fetched and built by tools/zdtm-provision."""
+Without --all or programs, a few of each kind. With --gpu each is in one job with a process that has GPU state, which goes on. The programs are CRIU's, fetched and built by tools/zdtm-provision."""
 
 import argparse
 import collections
@@ -26,7 +26,7 @@ import time
 import traceback
 
 from cases import Bed, Failed, SOURCE, Skipped, expect, find_build, process_start, read_text, run, wait_until, why_not
-from harness import own_mounts, plain_signals
+from harness import Log, own_mounts, plain_signals
 
 ZDTM = os.path.join(SOURCE, ".zdtm")
 TESTS = os.path.join(ZDTM, "test", "zdtm")
@@ -40,6 +40,9 @@ FEW = """zombie00 wait00 caps00 fpu00 futex sock_filter00 pidfd_self pipe00 pthr
     eventfs00 cow00 sigpending sigaltstack stopped01 dumpable01 scm03 aio01 seccomp_strict seccomp_filter_tsync memfd00
     child_subreaper maps00 deleted_unix_sock unlink_fstat00 ghost_holes00 unlink_mmap00 fifo_wronly file_shared cwd01 inotify00
     rmdir_open del_standalone_un_seqpacket symlink env00 umask00 pipe_loop00 socket-ext""".split()
+
+# Of these, those that it runs in one job with a program on a GPU as well.
+FEW_WITH_GPU = "futex pthread00 sigpending fpu00 eventfs00 maps00 unlink_mmap00 socket-ext".split()
 
 # What CRIU alone does and brumate does not, and why.
 DIFFERENT = {
@@ -66,6 +69,21 @@ try:
 except ChildProcessError:
     pass
 """
+
+
+# The same, next to a program on a GPU, whose output is in the file that comes first; what comes before "--" is that program.
+INIT_WITH_GPU = """
+import os, sys
+place, output, *argv = sys.argv[1:]
+os.chdir(place)
+at = argv.index("--")
+if os.fork() == 0:
+    out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.execv(argv[0], argv[:at])
+sys.argv[1:] = argv[at + 1:]
+""" + INIT
 
 
 class NotTheSame(Exception):
@@ -199,9 +217,34 @@ class Life:
                 os.kill(pid, signal.SIGKILL)
 
 
+class LifeWithGpu(Life):
+    """As one job with a program on a GPU."""
+
+    def __init__(self, bed, test):
+        super().__init__(bed, test)
+        self.job, self.gpu_log = None, Log(os.path.join(self.dir + ".gpu"))
+
+    def under_init(self, argv):
+        counter = [self.bed.program("counter"), "--mib", "8", "--chunk-mib", "2", "--interval-ms", "25"]
+        self.job = self.bed.run([sys.executable, "-u", "-c", INIT_WITH_GPU, self.dir, self.gpu_log.path, *counter, "--", *argv])
+        code = int(self.bed.log(self.job).wait_for(r"^started (\S+)", END_S)[1])
+        self.gpu_log.goes_on(2)
+        return code
+
+    def says(self):
+        return super().says() if self.inits else self.bed.log(self.job).tail(2)
+
+    def end(self, pid):
+        try:
+            self.gpu_log.goes_on(2)
+        except Failed as failed:
+            raise NotTheSame(f"the program on a GPU does not go on: {failed}") from failed
+        super().end(pid)
+
+
 class Runner:
-    def __init__(self, bed):
-        self.bed = bed
+    def __init__(self, bed, gpu=False):
+        self.bed, self.gpu = bed, gpu
         provisioned = os.path.join(bed.build.path, "src", "criu", "criu")
         self.criu = os.environ.get("BRUMATE_CRIU") or (provisioned if os.path.exists(provisioned) else "criu")
         self.count = collections.Counter()
@@ -247,6 +290,22 @@ class Runner:
             bed.cli("rm", "--checkpoint", saved["checkpoint"])
             bed.jobs.remove(job)
 
+    def with_gpu(self, life):
+        bed, pid = self.bed, life.start()
+        saved = None
+        try:
+            saved = life.save(pid, lambda pid: bed.operation("checkpoint", life.job))
+            bed.operation("restore", life.job)
+            life.end(pid)
+        except Failed as failed:
+            raise NotTheSame(str(failed)) from failed
+        finally:
+            bed.cli("kill", "--grace", "0", life.job)
+            bed.cli("rm", "--job", life.job)
+            if saved:
+                bed.cli("rm", "--checkpoint", saved["checkpoint"])
+            bed.jobs.remove(life.job)
+
     def by_criu(self, life):
         test, pid = life.test, life.start()
         images = life.dir + ".img"
@@ -267,9 +326,9 @@ class Runner:
 
     def lived(self, way, test):
         """None if all was the same afterwards, else what was not."""
-        life = Life(self.bed, test)
+        life = (LifeWithGpu if way == "with_gpu" else Life)(self.bed, test)
         try:
-            getattr(self, f"by_{way}")(life)
+            getattr(self, way)(life)
             return None
         except NotTheSame as what:
             return str(what)
@@ -281,10 +340,10 @@ class Runner:
         if lacking:
             return "skip", lacking
         try:
-            amiss = self.lived("brumate", test)
+            amiss = self.lived("with_gpu" if self.gpu else "by_brumate", test)
             if amiss is None:
                 return "ok", "" if test.name not in DIFFERENT else f"and was thought to differ: {DIFFERENT[test.name]}"
-            alone = self.lived("criu", test)
+            alone = self.lived("by_criu", test)
         except Skipped as skipped:
             return "skip", str(skipped)
         except Exception:
@@ -312,6 +371,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", action="store_true", help="all that CRIU's authors run without namespaces")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many side by side")
+    parser.add_argument("--gpu", action="store_true", help="each in one job with a program on a (simulated) GPU")
     parser.add_argument("names", nargs="*", metavar="PROGRAM")
     return parser.parse_args()
 
@@ -331,11 +391,15 @@ def main():
     alone = [test for test in tests if "excl" in test.words("flags") or SHARE.match(test.name)]
     with Bed(brumate) as bed:
         os.chmod(bed.dir, 0o755)
-        runner = Runner(bed)
+        runner = Runner(bed, options.gpu)
         with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
             list(pool.map(runner.one, [test for test in tests if test not in alone]))
         for test in alone:
             runner.one(test)
+        if not (options.all or options.names or options.gpu):
+            runner.gpu = True
+            for test in (test for test in tests if test.name in FEW_WITH_GPU):
+                runner.one(test)
         count = runner.count
         bed.finish()
     leaked = [line for line in read_text(f"/proc/{os.getppid()}/mounts").splitlines() if "zdtm" in line]
