@@ -24,6 +24,7 @@
 	X(cuCtxCreate_v2)                 \
 	X(cuCtxDestroy_v2)                \
 	X(cuCtxSetCurrent)                \
+	X(cuCtxGetCurrent)                \
 	X(cuCtxSynchronize)               \
 	X(cuCtxGetLimit)                  \
 	X(cuCtxSetLimit)                  \

@@ -3,8 +3,8 @@
  * server --port P [--mib M] [watch]: a stand-in for a model server. It answers GET of HTTP on its port, keep-alive or not:
  * "/health" at once and without the GPU, anything else by its device memory, of which every word is changed and checked:
  * "step N OK", where N counts such answers. One thread serves all connections, and one uses the GPU, in the order in which
- * it was asked. With "watch", a third asks for the state of an event, a stream and the memory all the time, as those of
- * libraries do.
+ * it was asked. With "watch", a third asks for its context and the state of an event, a stream and the memory all the time, as
+ * those of libraries do.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -105,6 +105,12 @@ static void *watch(void *arg)
 	for (;;) {
 		size_t free_bytes, total_bytes;
 
+		CUcontext current;
+
+		CHECKED(cuCtxGetCurrent(&current));
+		if (current != gpu.ctx)
+			die("ERR another context is current");
+		CHECKED(cuCtxSetCurrent(current));
 		CHECKED(cuEventQuery(event));
 		CHECKED(cuStreamSynchronize(stream));
 		CHECKED(cuMemGetInfo_v2(&free_bytes, &total_bytes));

@@ -65,6 +65,13 @@ struct context *context_find(void *handle)
 	return context;
 }
 
+static void note_only_context(void)
+{
+	const struct context *first = memory.contexts;
+
+	atomic_store(&memory.only_context, first && !first->next ? first->handle : NULL);
+}
+
 struct context *context_add(void *handle, int device, bool green)
 {
 	struct context *fresh = calloc(1, sizeof(*fresh)), *context;
@@ -81,6 +88,7 @@ struct context *context_add(void *handle, int device, bool green)
 		context = fresh;
 		context->next = memory.contexts;
 		memory.contexts = context;
+		note_only_context();
 		fresh = NULL;
 	}
 	memory_unlock();
@@ -114,6 +122,8 @@ static struct context *unlink_context(void *handle)
 	if (!context)
 		return NULL;
 	*at = context->next;
+	note_only_context();
+	atomic_fetch_add(&memory.contexts_gone, 1);
 	drop_peers(handle);
 	slab_forget(context);
 	while ((block = tree_next(&memory.blocks, block))) {

@@ -33,7 +33,7 @@ struct device {
 	uint64_t total_bytes;
 	uint64_t piece_max_bytes; /* of memory that we make ourselves */
 	uint64_t kept_bytes;	  /* of freed memory that is kept for the next allocation */
-	uint64_t held_bytes;	  /* next to the program's own, and free soon: the snapshot (room.h) */
+	uint64_t held_bytes; /* next to the program's own, and free soon: the snapshot (room.h) */
 	uint8_t uuid[AGENT_UUID_BYTES];
 };
 
@@ -140,10 +140,14 @@ struct memory {
 	_Atomic(const char *) shared_by_driver; /* the first of what is; NULL: nothing */
 	atomic_bool peers_by_driver;
 	atomic_uint n_events; /* in their tree */
-	atomic_uint withheld; /* AGENT_WITHHELD_...: the program asked, and got the answer that there is none */
-	unsigned int away;    /* pieces that are taken away */
-	int first_device;     /* + 1; of the first region */
+	atomic_uint
+		withheld; /* AGENT_WITHHELD_...: the program asked, and got the answer that there is none */
+	unsigned int away;	     /* pieces that are taken away */
+	int first_device;	     /* + 1; of the first region */
 	atomic_bool several_devices; /* have, or had, regions */
+	/* The handle of the context where there is but one, else NULL; and how many have gone, as handles come again. */
+	_Atomic(void *) only_context;
+	atomic_uint contexts_gone;
 };
 extern struct memory memory;
 

@@ -115,6 +115,10 @@ __typeof__(cuStreamDestroy_v2) capture_stream_destroyed;
 
 /* parked.c */
 __typeof__(cuThreadExchangeStreamCaptureMode) parked_exchange_mode;
+__typeof__(cuCtxSetCurrent) parked_set_context;
+__typeof__(cuCtxGetCurrent) parked_get_context;
+__typeof__(cuCtxPushCurrent_v2) parked_push_context;
+__typeof__(cuCtxPopCurrent_v2) parked_pop_context;
 /** Keeps what the program gets as an answer, for when it asks again while the GPU is away. */
 void parked_note_memory(size_t free_bytes, size_t total_bytes);
 

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
+#include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
 #include "interpose/cuda/calls.h"
 #include "interpose/entry/entry.h"
@@ -59,6 +60,76 @@ static CUresult exchange_own_mode(CUstreamCaptureMode *mode)
 	return CUDA_SUCCESS;
 }
 
+/* ---- which context is current ---- */
+
+/* As this thread's last call about it left it. Known as long as no context goes, and answered while there is but one: then a
+ * thread has that or none, whoever else sets it. */
+static __thread struct {
+	CUcontext handle;  /* NULL: not known */
+	unsigned int gone; /* contexts, by then */
+} own_context __attribute__((tls_model("initial-exec")));
+
+static void note_own_context(CUcontext handle)
+{
+	own_context.handle = handle;
+	own_context.gone = atomic_load_explicit(&memory.contexts_gone, memory_order_relaxed);
+}
+
+static bool knows_context(void)
+{
+	return own_context.handle && own_context.handle == atomic_load(&memory.only_context) &&
+	       own_context.gone == atomic_load(&memory.contexts_gone);
+}
+
+CUresult parked_set_context(CUcontext handle)
+{
+	CUresult r = driver.cuCtxSetCurrent(handle);
+
+	note_own_context(r ? NULL : handle);
+	return r;
+}
+
+CUresult parked_get_context(CUcontext *handle)
+{
+	CUresult r = driver.cuCtxGetCurrent(handle);
+
+	note_own_context(r ? NULL : *handle);
+	return r;
+}
+
+CUresult parked_push_context(CUcontext handle)
+{
+	CUresult r = driver.cuCtxPushCurrent_v2(handle);
+
+	note_own_context(r ? NULL : handle);
+	return r;
+}
+
+CUresult parked_pop_context(CUcontext *handle)
+{
+	note_own_context(NULL);
+	return driver.cuCtxPopCurrent_v2(handle);
+}
+
+static CUresult get_own_context(CUcontext *handle)
+{
+	if (!handle)
+		return CUDA_ERROR_INVALID_VALUE;
+	*handle = own_context.handle;
+	return CUDA_SUCCESS;
+}
+
+/* The one that is current may be set again; another one takes the driver. */
+static CUresult set_own_context(CUcontext handle)
+{
+	if (handle == own_context.handle)
+		return CUDA_SUCCESS;
+	gate_enter();
+	CUresult r = parked_set_context(handle);
+	gate_leave();
+	return r;
+}
+
 /* ---- how much memory is free ---- */
 
 /* The last answer that the program got, which has one GPU; of several it is not known which one is meant. */
@@ -86,6 +157,8 @@ static bool knows_memory(void)
 }
 
 static void *const answers[ENTRY_NAMED] = {
+	[ENTRY_cuCtxGetCurrent] = (void *)get_own_context,
+	[ENTRY_cuCtxSetCurrent] = (void *)set_own_context,
 	[ENTRY_cuCtxSynchronize] = (void *)all_is_done,
 	[ENTRY_cuEventQuery] = (void *)all_is_done,
 	[ENTRY_cuEventSynchronize] = (void *)all_is_done,
@@ -108,6 +181,8 @@ static void *const answers[ENTRY_NAMED] = {
 void *parked_answer(unsigned int slot)
 {
 	if (slot >= ENTRY_NAMED || (slot == ENTRY_cuMemGetInfo_v2 && !knows_memory()))
+		return NULL;
+	if ((slot == ENTRY_cuCtxGetCurrent || slot == ENTRY_cuCtxSetCurrent) && !knows_context())
 		return NULL;
 	return answers[slot];
 }

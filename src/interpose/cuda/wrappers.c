@@ -119,6 +119,12 @@ const struct wrapper wrappers[] = {
 	{ "cuDevicePrimaryCtxRelease_v2", primary_release },
 	{ "cuDevicePrimaryCtxReset", primary_reset },
 	{ "cuDevicePrimaryCtxReset_v2", primary_reset },
+	{ "cuCtxSetCurrent", parked_set_context },
+	{ "cuCtxGetCurrent", parked_get_context },
+	{ "cuCtxPushCurrent", parked_push_context },
+	{ "cuCtxPushCurrent_v2", parked_push_context },
+	{ "cuCtxPopCurrent", parked_pop_context },
+	{ "cuCtxPopCurrent_v2", parked_pop_context },
 	{ "cuCtxEnablePeerAccess", peer_enable },
 	{ "cuCtxDisablePeerAccess", peer_disable },
 
