@@ -63,7 +63,7 @@ static CUresult exchange_own_mode(CUstreamCaptureMode *mode)
 /* ---- which context is current ---- */
 
 /* As this thread's last call about it left it. Known as long as no context goes, and answered while there is but one: then a
- * thread has that or none, whoever else sets it. */
+ * thread has that or none, also where another library sets it. */
 static __thread struct {
 	CUcontext handle;  /* NULL: not known */
 	unsigned int gone; /* contexts, by then */
