@@ -104,13 +104,13 @@ static int mend_event_file(CriuImage__EventFile *e, const struct criu_semaphores
 
 /* ---- unix sockets ---- */
 
-/* Of one whose file is deleted CRIU writes down the owner as 0, to whom it would give the file that it makes for a moment:
- * only root may. Without an owner it leaves that file as it is. */
+/* The owner of a file that is deleted CRIU does not know, and writes down what happens to be in its memory; it would give
+ * that the file which it makes for a moment, as only root may. Without an owner it leaves that file as it is. */
 static bool mend_unix_socket(CriuImage__UnixSocket *u)
 {
 	CriuImage__FilePermissions *p = u->permissions;
 
-	if (!p || !u->deleted || p->uid || p->gid)
+	if (!p || !u->deleted)
 		return false;
 	criu_image__file_permissions__free_unpacked(p, NULL);
 	u->permissions = NULL;

@@ -298,9 +298,9 @@ static void test_unix_sockets(void)
 
 	begin_image(&image, CRIU_MAGIC_FILES);
 	put_unix_socket(&image, 0, false);
-	put_unix_socket(&image, 1000, true);
+	put_unix_socket(&image, 1000, false);
 	CHECK(criu_mend_files(&m, image.bytes, image.n, &none) == 0);
-	put_unix_socket(&image, 0, true);
+	put_unix_socket(&image, 196607, true);
 	CHECK(criu_mend_files(&m, image.bytes, image.n, &none) == 1);
 	for (unsigned i = 0; i < 3; i++) {
 		struct view u = inner(entry(m.bytes, m.len_bytes, i), FILE_UNIX, 0);
