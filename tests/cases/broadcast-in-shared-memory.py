@@ -1,5 +1,9 @@
+# SPDX-License-Identifier: MIT
 """vllm-ascend#3717: workers wait, spinning, for a word in a block of shared memory with a name."""
+import time
 from multiprocessing import resource_tracker, shared_memory
+from report import in_child, steps
+
 block = shared_memory.SharedMemory(create=True, size=1 << 16)
 resource_tracker.unregister(block._name, "shared_memory")
 

@@ -1,6 +1,10 @@
+# SPDX-License-Identifier: MIT
 """criu#2131 and others about event loops: a loop has pidfds of its children, a descriptor for signals and one to wake it."""
+import os
 import select
 import signal
+from report import in_child, same, sleep_on, steps
+
 pid = in_child(sleep_on)
 handle = os.pidfd_open(pid)
 poll = select.epoll()

@@ -1,4 +1,8 @@
+# SPDX-License-Identifier: MIT
 """ray#54237: a child has ended and its status was never read."""
+import os
+from report import same, steps
+
 pid = os.fork()
 if pid == 0:
     os._exit(7)

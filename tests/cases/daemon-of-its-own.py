@@ -1,5 +1,10 @@
+# SPDX-License-Identifier: MIT
 """criu#368: a program starts a daemon, which leaves it by forking twice, and talks to it by a socket; ssh-agent or its like."""
+import os
 import socket
+import time
+from report import in_child, place, same, steps
+
 path = os.path.join(place(), "s")
 
 

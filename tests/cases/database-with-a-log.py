@@ -1,5 +1,10 @@
+# SPDX-License-Identifier: MIT
 """dmtcp#324: a database that two processes write to: SQLite with its log, which maps a file and locks bytes of it."""
+import os
 import sqlite3
+import time
+from report import in_child, place, same, steps
+
 path = os.path.join(place(), "db")
 
 

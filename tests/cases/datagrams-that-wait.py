@@ -1,5 +1,9 @@
+# SPDX-License-Identifier: MIT
 """criu#368 (D-Bus and others): datagrams wait at a socket with a name whose file is deleted, and one in no file."""
+import os
 import socket
+from report import place, same, steps
+
 path = os.path.join(place(), "s")
 named, hidden, sender = (socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(3))
 named.bind(path)

@@ -1,4 +1,8 @@
+# SPDX-License-Identifier: MIT
 """criu#1647: a process that has ended, unread, led a session in which another lives on."""
+import os
+from report import in_child, same, sleep_on, steps
+
 reader, writer = os.pipe()
 
 

@@ -1,5 +1,9 @@
+# SPDX-License-Identifier: MIT
 """Ray's store hands memory over by descriptors; criu#1251 stumbles over such sockets: one is on its way, not yet taken."""
+import os
 import socket
+from report import same, steps
+
 one, other = socket.socketpair()
 memory = os.memfd_create("handed")
 os.write(memory, b"handed over")

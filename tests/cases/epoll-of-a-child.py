@@ -1,6 +1,9 @@
+# SPDX-License-Identifier: MIT
 """criu#1366: a child keeps an epoll that it inherited, and has closed what that watches."""
 import select
 import socket
+from report import in_child, same, sleep_on, steps
+
 one, other = socket.socketpair()
 poll = select.epoll()
 poll.register(one, select.EPOLLIN)

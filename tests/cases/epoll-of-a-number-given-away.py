@@ -1,5 +1,9 @@
+# SPDX-License-Identifier: MIT
 """criu#2296: the number under which an epoll knows a pipe is that of a plain file by now."""
+import os
 import select
+from report import place, same, steps
+
 reader, writer = os.pipe()
 poll = select.epoll()
 poll.register(reader, select.EPOLLIN)

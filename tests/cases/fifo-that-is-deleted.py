@@ -1,5 +1,9 @@
+# SPDX-License-Identifier: MIT
 """criu#375: Open MPI keeps a FIFO open whose file is gone with its session's folder."""
+import os
 import shutil
+from report import place, same, steps
+
 folder = place()
 os.mkfifo(folder + "/fifo")
 fifo = os.open(folder + "/fifo", os.O_RDWR)

@@ -1,5 +1,9 @@
+# SPDX-License-Identifier: MIT
 """criu#3109: a FIFO that nobody has ever written to, and whose reader does not wait, looked closed."""
+import os
 import select
+from report import place, same, steps
+
 path = os.path.join(place(), "fifo")
 os.mkfifo(path)
 reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)

@@ -1,5 +1,9 @@
+# SPDX-License-Identifier: MIT
 """criu#429: files that have no name, by O_TMPFILE, mapped and written to, shared with a child; and one without content, by O_PATH."""
 import mmap
+import os
+from report import in_child, place, same, sleep_on, steps
+
 folder = place()
 file = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600)
 os.ftruncate(file, 1 << 16)

@@ -1,4 +1,8 @@
+# SPDX-License-Identifier: MIT
 """criu#2511 and monitors such as psutil: files of /proc stay open, of the process itself and of another."""
+import os
+from report import in_child, same, sleep_on, steps
+
 pid = in_child(sleep_on)
 files = [open(name, encoding="utf-8") for name in ("/proc/self/stat", f"/proc/{pid}/stat", "/proc/meminfo", "/proc/self/status")]
 folder = os.open(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)

@@ -1,6 +1,11 @@
+# SPDX-License-Identifier: MIT
 """criu#57: the first thread of a process has ended, others run on."""
+import os
 import platform
 import threading
+import time
+from report import in_child, libc, same, steps
+
 reader, writer = os.pipe()
 EXIT = {"x86_64": 60, "aarch64": 93}[platform.machine()]
 

@@ -1,6 +1,7 @@
+# SPDX-License-Identifier: MIT
 """ray#42861: workers of a data loader: a pool of processes with threads that move tasks, pipes, and a manager with a server."""
 import multiprocessing
-
+from report import same, steps
 
 def square(n):
     return n * n

@@ -1,6 +1,10 @@
+# SPDX-License-Identifier: MIT
 """criu#745, #1357: locks by flock, on bytes, and of the open file; a child has some of them by inheritance."""
 import fcntl
+import os
 import struct
+from report import in_child, place, same, sleep_on, steps
+
 path = os.path.join(place(), "file")
 files = [os.open(path, os.O_RDWR | os.O_CREAT) for _ in range(3)]
 fcntl.flock(files[0], fcntl.LOCK_EX)

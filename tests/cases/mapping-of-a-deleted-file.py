@@ -1,6 +1,10 @@
+# SPDX-License-Identifier: MIT
 """criu#2016: files in /dev/shm and elsewhere are mapped and deleted, and two processes share them."""
 import mmap
-
+import os
+import tempfile
+import time
+from report import in_child, place, steps
 
 def share(folder):
     file, name = tempfile.mkstemp(dir=folder)

@@ -1,6 +1,12 @@
+# SPDX-License-Identifier: MIT
 """vllm#45644: a worker ends while it holds a lock that processes share: who waits is told so, where the lock is robust."""
+import ctypes
 import errno
 import mmap
+import os
+import time
+from report import in_child, libc, same, sleep_on, steps
+
 memory = mmap.mmap(-1, 4096)
 at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
 kind = (ctypes.c_char * 64)()

@@ -1,4 +1,10 @@
+# SPDX-License-Identifier: MIT
 """ray#42992: a process asks for the orphans of its tree, as the raylet does."""
+import ctypes
+import os
+import time
+from report import in_child, libc, same, sleep_on, steps
+
 PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37
 libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 reader, writer = os.pipe()

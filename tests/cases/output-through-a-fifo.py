@@ -1,4 +1,8 @@
+# SPDX-License-Identifier: MIT
 """criu#104: the output of a program is a FIFO with a name, which another one reads."""
+import os
+from report import in_child, place, same, steps
+
 path = os.path.join(place(), "fifo")
 os.mkfifo(path)
 

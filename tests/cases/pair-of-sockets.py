@@ -1,5 +1,8 @@
+# SPDX-License-Identifier: MIT
 """podman#11983: after a restore nothing could be written to an unnamed pair of sockets."""
 import socket
+from report import in_child, same, steps
+
 ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 

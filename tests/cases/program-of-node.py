@@ -1,6 +1,10 @@
+# SPDX-License-Identifier: MIT
 """criu#2131: Node.js, whose loop uses threads, epoll and, where it may, io_uring."""
+import os
 import shutil
 import subprocess
+from report import place, same, sleep_on, steps
+
 if not shutil.which("node"):
     print("LACKS node", flush=True)
     sleep_on()

@@ -1,7 +1,12 @@
+# SPDX-License-Identifier: MIT
 """criu#2144, #232: a program leads a session on a terminal that another one holds, as under expect or tmux."""
+import os
 import pty
 import select
 import termios
+import time
+from report import same, steps
+
 pid, master = pty.fork()
 if pid == 0:
     os.execvp("sh", ["sh", "-c", "stty -echo rows 33 cols 77; while read line; do echo \"$line $(stty size)\"; done"])

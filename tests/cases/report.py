@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Stands before each program of this folder: what all of them do. A program makes what its report is about, and hands steps() a
+"""What all programs of this folder do. A program makes what its report is about, and hands steps() a
 function that looks at it; the line BAD says what is not as it was."""
 import ctypes
 import os

@@ -1,5 +1,8 @@
+# SPDX-License-Identifier: MIT
 """criu#2675: processes share a semaphore whose file in /dev/shm is deleted, as multiprocessing's are."""
 import multiprocessing
+from report import in_child, same, steps
+
 ask, answer = multiprocessing.Semaphore(0), multiprocessing.Semaphore(0)
 
 

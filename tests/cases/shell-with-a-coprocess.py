@@ -1,5 +1,8 @@
+# SPDX-License-Identifier: MIT
 """Slurm's batch scripts (criu#3078): bash with traps, a coprocess and children that it waits for one by one."""
 import subprocess
+from report import same, steps
+
 bash = subprocess.Popen(["bash", "-c", """
 trap 'echo trapped' USR1
 coproc CAT { while read line; do echo "co $line"; done; }

@@ -1,6 +1,11 @@
+# SPDX-License-Identifier: MIT
 """criu#666: signals that wait, blocked, each with a value, came out of order or unblocked."""
+import ctypes
+import os
 import platform
 import signal
+from report import libc, same, steps
+
 QUEUE = {"x86_64": 129, "aarch64": 138}[platform.machine()]
 NUMBER = signal.SIGRTMIN + 3
 signal.pthread_sigmask(signal.SIG_BLOCK, {NUMBER, signal.SIGUSR1})

@@ -1,6 +1,9 @@
+# SPDX-License-Identifier: MIT
 """criu#1470: a socket that the kernel tells of addresses and links, as NCCL, UCX and many runtimes keep one."""
 import socket
 import struct
+from report import same, steps
+
 route = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
 route.bind((0, 0))
 number = route.getsockname()[0]

@@ -1,5 +1,9 @@
+# SPDX-License-Identifier: MIT
 """criu#2887 and others about timers: a profiler's ticks, by the clock and by CPU time."""
 import signal
+import time
+from report import steps
+
 ticks = {signal.SIGALRM: 0, signal.SIGPROF: 0}
 
 

@@ -19,12 +19,15 @@ REFUSED = {"daemon-of-its-own": NO_LEADER, "dead-leader-of-a-session": NO_LEADER
 NOTED = {"fifo-without-a-writer": "fifo"}
 
 
+def source(name):
+    with open(os.path.join(FOLDER, name + ".py"), encoding="utf-8") as file:
+        return file.read()
+
+
 def text_of(bed, name):
-    parts = [f"import os\nos.chdir({bed.dir!r})\n"]
-    for part in ("report", name):
-        with open(os.path.join(FOLDER, part + ".py"), encoding="utf-8") as file:
-            parts.append(file.read())
-    return "\n".join(parts)
+    """A user may not be able to read this folder."""
+    return (f"import os, sys, types\nos.chdir({bed.dir!r})\nsys.modules['report'] = types.ModuleType('report')\n"
+            f"exec({source('report')!r}, sys.modules['report'].__dict__)\n{source(name)}")
 
 
 def take_through(bed, name, refused):
