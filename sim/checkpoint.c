@@ -185,8 +185,8 @@ static CUresult find_lost(void)
 		/* H200: if memory imported by fd was not released, both ends restore with 801. */
 		if (phys->imported)
 			return CUDA_ERROR_NOT_SUPPORTED;
-		/* H200: host memory that NCCL's ranks share: 999. */
-		if (phys->exported && phys->prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+		/* H200: host memory by cuMemCreate: 999, shared (by ranks of NCCL) or not. */
+		if (phys->prop.location.type >= CU_MEM_LOCATION_TYPE_HOST)
 			return CUDA_ERROR_UNKNOWN;
 		/* H200: legacy IPC: the importer's restore fails with 1; by others: driver 610 can, in a job. */
 		if (phys->ipc_opened && !(config_get()->driver >= 610 && phys->ipc_same_job))

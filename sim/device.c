@@ -199,6 +199,7 @@ static const struct {
 	{ CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1 },
 	{ CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 1 },
 	{ CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 0 },
+	{ CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1 },
 };
 
 static CUresult device_attribute(int *value, CUdevice_attribute attribute, CUdevice dev)

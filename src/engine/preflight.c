@@ -138,7 +138,7 @@ static int tell_withheld(struct scan_report *report, const struct gpu_process *p
 	} all[] = {
 		{ AGENT_WITHHELD_MULTICAST, "multicast between GPUs" },
 		{ AGENT_WITHHELD_SHARING,
-		  "memory of the driver's to share, on the host or beyond this machine" },
+		  "the driver's memory on the host, or sharing beyond this machine" },
 	};
 	int r = 0;
 

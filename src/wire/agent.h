@@ -175,7 +175,7 @@ enum {
 	AGENT_HAS_SNAPSHOT = 1u << 5, /* according to the last SNAPSHOT, something is held */
 	/* The program asked for these and got the answer that they are unsupported, as they could not be restored: */
 	AGENT_WITHHELD_MULTICAST = 1u << 6, /* multicast between GPUs */
-	AGENT_WITHHELD_SHARING = 1u << 7,   /* other ways of sharing memory through the driver */
+	AGENT_WITHHELD_SHARING = 1u << 7,   /* memory on the host, and sharing by other ways */
 	AGENT_OWNS_AHEAD = 1u << 8,	    /* OWN supports AGENT_OWN_AHEAD */
 	/* Memory of the process that was written is not run: the bits of MDWE (prctl(2)). */
 	AGENT_WRITE_OR_RUN = 1u << 12,

@@ -100,7 +100,6 @@ const struct contract_case cycle_cases[] = {
 	{ "cycle-async", run_cycle, "async" },
 	{ "cycle-pinned", run_cycle, "pinned" },
 	{ "cycle-vmm", run_cycle, "vmm" },
-	{ "cycle-vmm-host", run_cycle, "vmm-host" },
 	{ "cycle-event", run_cycle, "event-exported" },
 	{ "cycle-ipc-export", run_cycle, "ipc-export" },
 	{ "cycle-graph", run_cycle, "graph" },

@@ -72,6 +72,21 @@ static void run_peer(const char *argument)
 	child_goes_on(&child);
 }
 
+/* Host memory by cuMemCreate, which nobody else has. */
+static void run_vmm_host(const char *argument)
+{
+	struct child child;
+
+	START(&child, "kinds", "vmm-host");
+	child_goes_on(&child);
+	must_lock(child.pid);
+	must_checkpoint(child.pid);
+	int result = do_restore(child.pid, NULL, 0);
+	EXPECT(result != CUDA_SUCCESS);
+	measured("restore-with-host-memory", result);
+	is_lost(&child);
+}
+
 /* The fd of exported memory stays open in the process. */
 static void run_vmm_exported(const char *argument)
 {
@@ -132,6 +147,7 @@ const struct contract_case refused_cases[] = {
 	{ "managed-refused", run_managed },
 	{ "memory-given-back", run_memory_given_back },
 	{ "vmm-exported", run_vmm_exported },
+	{ "vmm-host-lost", run_vmm_host, NULL, DESTRUCTIVE },
 	{ "ipc-importer-lost", run_ipc, NULL, DESTRUCTIVE },
 	{ "peer-access", run_peer, NULL, NEEDS_TWO_GPUS | DESTRUCTIVE },
 	{ "restore-out-of-memory", run_out_of_memory, NULL, DESTRUCTIVE },

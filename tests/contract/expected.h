@@ -48,6 +48,7 @@ static const struct expected {
 	{ "new-uuid-seen-after-remap", 1 },
 	/* The worst that was seen: a runtime program with 4 GiB on each GPU. The suite's own came back. */
 	{ "restore-with-peer-access", 1 },
+	{ "restore-with-host-memory", 999 },
 	/* Deaths in the middle. */
 	{ "caller-killed-state", 2 },
 	{ "target-killed-result", 304 },

@@ -52,14 +52,15 @@ static CUmemGenericAllocationHandle hand_out_piece(struct piece *piece)
  * /dev/shm instead of by cuMemCreate(), and neither it nor others multicast over NVLink then.
  */
 
-/* Of what is shared by descriptors, only pieces can be taken apart; of what is shared by other handles (fabric), nothing. */
+/* The driver does not restore a process with memory on the host (H200, driver 580: 999). Of what is shared by descriptors,
+ * only pieces can be taken apart; of what is shared by other handles (fabric), nothing. */
 static bool memory_is_withheld(const CUmemAllocationProp *prop)
 {
 	unsigned int handles = prop->requestedHandleTypes;
 
-	if (!memory_managed() || !handles ||
-	    (handles == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
-	     prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE))
+	if (!memory_managed() ||
+	    (prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+	     (!handles || handles == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)))
 		return false;
 	memory_note_withheld(AGENT_WITHHELD_SHARING);
 	return true;
@@ -72,7 +73,9 @@ static unsigned int withheld_feature(CUdevice_attribute attribute)
 	case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
 		return AGENT_WITHHELD_MULTICAST;
 	case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
 	case CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED:
+	case CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
 		return AGENT_WITHHELD_SHARING;
 	default:
 		return 0;

@@ -93,8 +93,8 @@ static unsigned int withheld(void)
 	return reply.n & (AGENT_WITHHELD_MULTICAST | AGENT_WITHHELD_SHARING);
 }
 
-/* NCCL asks for a little host memory that it could share, and takes files where it gets none; what is its own alone it
- * may have. */
+/* NCCL asks for a little host memory that it could share, and takes files where it gets none. What a process has for itself
+ * alone the driver does not restore either. */
 static void test_withheld(void)
 {
 	CUmemAllocationProp host = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -106,14 +106,18 @@ static void test_withheld(void)
 
 	CHECK(!withheld());
 	CHECK(!cuMemGetAllocationGranularity(&granule, &host, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
-	CHECK(!cuMemCreate(&handle, granule, &host, 0) && !cuMemRelease(handle));
-	CHECK(!withheld());
+	CHECK(cuMemCreate(&handle, granule, &host, 0) == CUDA_ERROR_NOT_SUPPORTED);
+	CHECK(withheld() == AGENT_WITHHELD_SHARING);
 	host.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 	CHECK(cuMemCreate(&handle, granule, &host, 0) == CUDA_ERROR_NOT_SUPPORTED);
 	CHECK(withheld() == AGENT_WITHHELD_SHARING);
 	fabric.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
 	CHECK(cuMemCreate(&handle, GRANULE, &fabric, 0) == CUDA_ERROR_NOT_SUPPORTED);
 	CHECK(!cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 0) && !value);
+	value = 7;
+	CHECK(!cuDeviceGetAttribute(
+		&value, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0));
+	CHECK(!value);
 	CHECK(withheld() == (AGENT_WITHHELD_MULTICAST | AGENT_WITHHELD_SHARING));
 	CHECK(!cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_WARP_SIZE, 0) && value == 32);
 	CHECK(cuDeviceGetAttribute(&value, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 55) ==
