@@ -51,8 +51,7 @@ enum {
 	TICKS_WITHOUT_ONE =
 		75, /* a member may end by itself, and to release many others takes time */
 	KILL_TIMEOUT_MS = 10000, /* for the end of a half built tree */
-	/* What it makes and removes, and its run: heal.c reads that. Above it are lines for each page, 20 MB for a hundred processes. */
-	LOG_LEVEL = 3,
+	LOG_LEVEL = 4,
 };
 
 enum outcome { UNDECIDED, SUCCEEDED, FAILED, DIED };
