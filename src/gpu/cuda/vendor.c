@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* What is known about NVIDIA's GPUs without their driver; see gpu/vendor.h. */
 #include "gpu/vendor.h"
+#include "gpu/cuda/devices.h"
 #include "gpu/cuda/private.h"
 
 #include <stdlib.h>
@@ -77,7 +78,7 @@ const struct gpu_vendor gpu_vendor_cuda = {
 	.backend = &dev_cuda,
 	.is_here = is_here,
 	.api = "CUDA",
-	.devices = "/dev/nvidia",
+	.devices = CUDA_DEVICES,
 	.driver_library = "libcuda.so",
 	.driver_threads = "cuda",
 	/* Since driver 570 there is one, which serves checkpoint calls. */

@@ -27,7 +27,7 @@
 #include "edges/containers/plugin/helper.h"
 #include "criu-plugin/registers.h"
 #include "edges/containers/plugin/threads.h"
-#include "gpu/vendor.h"
+#include "gpu/saved-devices.h"
 
 /*
  * The plugin name in an image. With GPU state: the name, a colon and the seal of the data about GPU state next to
@@ -513,8 +513,7 @@ static int begin_restore(void)
 static int init_plugin(int stage)
 {
 	state.stage = stage;
-	const struct gpu_kind kind = gpu_kind_here(false);
-	setenv(HIDDEN_DEV_VARIABLE, gpu_kind_vendor(&kind)->devices, 1);
+	setenv(HIDDEN_DEV_VARIABLE, GPU_SAVED_DEVICES, 1);
 	/* containerd pauses a container before its checkpoint, and paused processes cannot answer. */
 	if (stage == CRIU_STAGE_DUMP && set_compel_interrupt_only_mode)
 		set_compel_interrupt_only_mode();
