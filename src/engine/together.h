@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * An operation that is one of several: members of a set, on this node and on others, are saved or restored as one. Their coordinator listens at the socket that the request names (request.together, SOCK_SEQPACKET). At each meeting the operation says
- * how far it is and waits until the coordinator answers "go", when all are as far; the end of the connection means that they are not to be.
- * What the others are, and where, is not known here. Whether the last meeting was a success is decided in the store (store/set.h), so
- * an operation whose coordinator, connection or shim has died comes to the same end as the others.
+ * An operation that is one of several: members of a set, on this node and on others, are saved or restored as one. Their
+ * coordinator listens at the socket that the request names (request.together, SOCK_SEQPACKET). At each meeting the
+ * operation says how far it is and waits until the coordinator answers "go", when all are as far; the end of the connection
+ * means that they are not to be. What the others are, and where, is not known here. Whether the last meeting was a success
+ * is decided in the store (store/set.h), so an operation whose coordinator, connection or shim has died comes to the same
+ * end as the others.
  *
  *	checkpoint  ready   all have looked, and nothing is touched; the answer is "go PATH", of the decision
  *	            held    with --leave-running: the job is in the images, and stands still, its connections held (process/socket-hold.h)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * Sets: checkpoints of several jobs, on several machines that share the store, which count only together. The record of a complete
- * set is the file ".sets/NAME" of the store; one that is being decided is ".sets/.NAME.NONCE.save" (or ".restore"), locked (flock) while its
- * coordinator lives. To commit is to rename that file; to give it up is to unlink it. The store lets one of the two happen, once, so all members come to the same end if any of them dies, and no process has to be asked. After a restore
- * ".sets/.NAME.NONCE.restored" is the file that was renamed.
+ * Sets: checkpoints of several jobs, on several machines that share the store, which count only together. The record of a
+ * complete set is the file ".sets/NAME" of the store; one that is being decided is ".sets/.NAME.NONCE.save" (or
+ * ".restore"), locked (flock) while its coordinator lives. To commit is to rename that file; to give it up is to unlink it.
+ * The store lets one of the two happen, once, so all members come to the same end if any of them dies, and no process has
+ * to be asked. After a restore ".sets/.NAME.NONCE.restored" is the file that was renamed.
  *
  * A checkpoint whose manifest names a set is none without the record: `prune` removes it.
  */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * The coordinator of a set: starts the channels, has all members come to each meeting before one goes on from it, decides at the last. It
- * keeps nothing: where it dies, the members give up, or go on, by what the store says.
+ * The coordinator of a set: starts the channels, has all members come to each meeting before one goes on from it, decides
+ * at the last. It keeps nothing: where it dies, the members give up, or go on, by what the store says.
  */
 #include "edges/set/set.h"
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * A set as its coordinator sees it: members on nodes, each at the other end of a channel, the stdin and stdout of `brumate set member` that some
- * launcher (ssh, srun, kubectl exec) started there: its authentication, its user, no port of ours. A line is a JSON object:
+ * A set as its coordinator sees it: members on nodes, each at the other end of a channel, the stdin and stdout of `brumate
+ * set member` that some launcher (ssh, srun, kubectl exec) started there: its authentication, its user, no port of ours. A
+ * line is a JSON object:
  *
  *	to the member    {"do": "checkpoint" or "restore", "parameters": {...}}, then {"go": ""} for each meeting; its end gives up
  *	of the member    {"at": "ready"} at each meeting (engine/together.h), then {"done": {...}} or {"failed": {...}}
@@ -56,8 +57,8 @@ struct member *set_add(struct set *s, const char *node, size_t node_len, const c
  * @word: "checkpoint" or "restore"
  * @meetings: NULL-terminated; at the last one @commit decides
  *
- * Any failure before that, here or there, makes all give up. Returns 0; <0 with the reason of the first member that has one. After the decision
- * @ret_decided is true, and later failures are in the members.
+ * Any failure before that, here or there, makes all give up. Returns 0; <0 with the reason of the first member that has
+ * one. After the decision @ret_decided is true, and later failures are in the members.
  */
 int set_run(struct set *s, const char *word, const char *const *meetings, struct set_writer *w,
 	    int (*commit)(struct set *s, struct set_writer *w, void *arg,

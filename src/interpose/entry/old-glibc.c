@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
  * What newer C libraries have, for older ones. A container may have any: a library that asks for a version of a symbol that
- * is not there keeps the program from starting. So what has come since glibc 2.17 is done here by system calls, or by what was
- * there before, and what moved into libc.so.6 with glibc 2.34 is asked for by its old version, and else looked for in the library where it was: that one
- * comes with the driver, which may be loaded long after this library. The names are hidden: for this library alone.
+ * is not there keeps the program from starting. So what has come since glibc 2.17 is done here by system calls, or by what
+ * was there before, and what moved into libc.so.6 with glibc 2.34 is asked for by its old version, and else looked for in
+ * the library where it was: that one comes with the driver, which may be loaded long after this library. The names are
+ * hidden: for this library alone.
  */
 #include <dlfcn.h>
 #include <errno.h>
