@@ -407,13 +407,17 @@ def ask(path, method):
         return None
 
 
+def files_of_copies(process):
+    return [link for link, _ in process.descriptors() if link.startswith(("/memfd:brumate-segment", "/memfd:brumate-digests"))]
+
+
 def check_host_memory(look):
     """7: no host memory held by nobody."""
     for job in look.jobs.values():
         if job.table:
             continue
         for process in look.shims(job) + look.keepers(job):
-            held = [link for link, _ in process.descriptors() if link.startswith(("/memfd:brumate-segment", "/memfd:brumate-digests"))]
+            held = files_of_copies(process)
             if held:
                 look.says(7, f"{process} of {job} holds {len(held)} files of a host copy that no table names")
     if any(job.table for job in look.jobs.values()):
@@ -421,7 +425,8 @@ def check_host_memory(look):
     broker = "broker-simulated.sock" if look.places.simulated else "broker.sock"
     info = ask(os.path.join(look.places.runtime, broker), "io.brumate.broker.Info")
     if info and info.get("pool", {}).get("leased_bytes"):  # one without a driver has no pool
-        look.says(7, f"the broker has {info['pool']['leased_bytes']} bytes on lease, and no job has a host copy")
+        holders = [str(process) for process in look.all.values() if files_of_copies(process)]
+        look.says(7, f"the broker has {info['pool']['leased_bytes']} bytes on lease, and no job has a host copy; such files are held by {holders}")
 
 
 def check_programs(look):
