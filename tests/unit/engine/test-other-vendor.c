@@ -205,13 +205,13 @@ static void with_memory(struct broker_client *client)
 			       .vendor = gpu_vendors[0],
 			       .items = &self,
 			       .n = 1,
-			       .broker = *client,
 			       .broker_is_open = true };
 
 	CHECK(proc_identify(&self.id, getpid(), NULL) == 0);
 	check_info(client);
 	check_transfer(client, false);
 	check_transfer(client, true);
+	set.broker = *client; /* with what its calls have allocated */
 	check_set(&set);
 	*client = set.broker;
 }

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -63,7 +64,7 @@ static int run_step(const struct group_call *call, struct brumate_error *err)
 	CHECK_STR(call->act->method, call->is_undo ? "Undo" : "Act");
 	CHECK(at / 2 == (int)call->step->stage);
 	if (world->n_calls++ == world->dies_at)
-		_exit(0);
+		raise(SIGKILL);
 	/* Nothing of a stage is begun before all of the one before is done, nor undone before all after it is. */
 	for (int i = 0; i < STEPS; i++)
 		CHECK(call->is_undo ? !(i / 2 > at / 2 && world->done[i])
@@ -142,8 +143,9 @@ static bool dies(int dies_at, int fails_at)
 		group_run(&g, run_step, NULL, NULL);
 		_exit(1);
 	}
-	CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
-	return WEXITSTATUS(status) == 0;
+	CHECK(waitpid(pid, &status, 0) == pid);
+	CHECK(WIFSIGNALED(status) ? WTERMSIG(status) == SIGKILL : WEXITSTATUS(status) == 1);
+	return WIFSIGNALED(status);
 }
 
 static void test_leader_dies(void)
