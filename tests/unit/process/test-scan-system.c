@@ -4,6 +4,7 @@
 #include "little.h"
 #include "base/fd.h"
 #include "process/scan.h"
+#include "sanitized.h"
 
 #include <arpa/inet.h>
 #include <linux/capability.h>
@@ -432,9 +433,10 @@ static bool shares_its_directory(void)
 	return shares(CLONE_FS);
 }
 
+/* The thread sanitizer's clone() has the new process read from the stack of its caller, who may have returned by then. */
 static bool shares_its_handlers(void)
 {
-	return shares(CLONE_VM | CLONE_SIGHAND);
+	return !SANITIZED_THREADS && shares(CLONE_VM | CLONE_SIGHAND);
 }
 
 static bool shares_its_files(void)
