@@ -97,10 +97,11 @@ static int wait_in_turn(struct op *op, const struct room_turn *turn, struct brum
 		struct brumate_error why = BRUMATE_ERROR_NONE;
 		int r = others_leave ? placement_make_room(op, turn, &why) : look(op, turn, &why);
 
-		if ((r != -ENOSPC || is_last) && r < 0 && err)
-			*err = why;
-		if (r != -ENOSPC || is_last)
+		if (r != -ENOSPC || is_last) {
+			if (r < 0 && err)
+				*err = why;
 			return r == -ENOSPC ? fail_no_room(request, err) : r;
+		}
 		if (by_job && (r = check_going_on(op, err)) < 0)
 			return r;
 		const long left_ms = by_job ? LEAVING_LOOK_MS : deadline_left_ms(until_ns);

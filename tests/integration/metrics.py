@@ -91,7 +91,7 @@ def a_file_for_node_exporter(bed):
     expect(not [name for name in os.listdir(bed.dir) if name.startswith("brumate.prom.")], f"{os.listdir(bed.dir)}")
     bed.refused(3, "/proc/nothing", "metrics", "--textfile", "/proc/nothing/here.prom")
     bed.refused(2, "cannot be combined", "metrics", "--textfile", path, "--listen", "127.0.0.1:0")
-    for wrong in ("9857", "127.0.0.1", "[::1]", ":9857", "localhost:9857", "127.0.0.1:http"):
+    for wrong in ("9857", "127.0.0.1", "[::1]", ":9857", "localhost:9857", "127.0.0.1:http", "127.0.0.1:65536"):
         bed.refused(2, "is not ADDRESS:PORT", "metrics", "--listen", wrong)
 
 

@@ -263,6 +263,12 @@ static void take_connection(void *arg)
 	loop_after(&q->source, REQUEST_TIMEOUT_MS);
 }
 
+/* getaddrinfo(3) takes what is left of a larger number modulo 65536. */
+static bool is_port(const char *text)
+{
+	return strtoul(text, NULL, 10) <= UINT16_MAX;
+}
+
 /* @where: ADDRESS:PORT, in numbers; an IPv6 address is in brackets. Returns a descriptor (owned). */
 static int listen_at(const char *where, struct brumate_error *err)
 {
@@ -277,7 +283,7 @@ static int listen_at(const char *where, struct brumate_error *err)
 	char *end = port > address && port[-1] == ']' ? port - 1 : port;
 	if (port)
 		*port++ = *end = '\0';
-	if (!port || !*host || getaddrinfo(host, port, &hints, &found) != 0)
+	if (!port || !*host || !is_port(port) || getaddrinfo(host, port, &hints, &found) != 0)
 		return brumate_fail(err, EINVAL,
 				    "--listen: '%s' is not ADDRESS:PORT, such as 127.0.0.1:9857",
 				    where);
