@@ -360,6 +360,8 @@ def what_is_refused(bed):
                             ("named twice", [members[0], members[0]]), ("name of a set", ["--name", "../x", *members])):
             result = nodes.set("checkpoint", *args)
             expect(result.code and words in result.err, f"{words}: {result.why()}")
+        for wrong in (["--name", "../x", *members], [members[0], members[0]]):
+            expect(nodes.set("checkpoint", *wrong).code == 2, f"{wrong} is no wrong usage")
         result = nodes.set("restore", "nosuch")
         expect(result.code == 3 and "no set nosuch" in result.err, result.why())
         nodes.go_on()

@@ -178,10 +178,11 @@ static int set_checkpoint(const struct invocation *in, struct brumate_error *err
 		r = add_job(&s, in, &saving, in->operands[i], err);
 	if (r == 0)
 		r = set_begin(&w, dir, saving.name, SET_SAVE, err);
-	if (r == 0)
-		r = set_run(&s, "checkpoint",
-			    in->values[OPT_LEAVE_RUNNING] ? save_running_meetings : save_meetings,
-			    &w, commit_saved, &saving, &decided, err);
+	if (r < 0)
+		return brumate_wrap(err, r, "set checkpoint");
+	r = set_run(&s, "checkpoint",
+		    in->values[OPT_LEAVE_RUNNING] ? save_running_meetings : save_meetings, &w,
+		    commit_saved, &saving, &decided, err);
 	if (r < 0) {
 		brumate_error_exit(err, EXIT_STILL_RUNNING);
 		return brumate_wrap(err, r, "set checkpoint: all members run on");
