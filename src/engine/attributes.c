@@ -47,6 +47,9 @@ int op_attributes_read(struct op *op, struct brumate_error *err)
 	socket_options_fini(&op->checkpoint.sockets);
 	if (r == 0)
 		r = socket_options_read(&op->checkpoint.sockets, &tree);
+	file_locks_fini(&op->checkpoint.locks);
+	if (r == 0 && (r = file_locks_read(&op->checkpoint.locks, &tree)) < 0)
+		return brumate_fail(err, -r, "locks of files: %m");
 	for (size_t i = 0; r == 0 && i < tree.n; i++)
 		note_write_or_run(op, &tree.items[i]);
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
@@ -81,6 +84,11 @@ int op_attributes_write(struct op *op, struct brumate_error *err)
 		char *text = socket_options_encode(&c->sockets, &len);
 
 		r = write_beside(op, SOCKET_OPTIONS_FILE, text, len, err);
+	}
+	if (r == 0 && c->locks.n) {
+		char *text = file_locks_encode(&c->locks, &len);
+
+		r = write_beside(op, FILE_LOCKS_FILE, text, len, err);
 	}
 	return r;
 }
@@ -129,6 +137,8 @@ int op_attributes_ask(struct op *op, struct brumate_error *err)
 	size_t n = 0;
 	int r = attributes_calls(&calls, &n, &op->restore.attributes);
 
+	if (r == 0)
+		r = file_locks_add_calls(&op->restore.locks, &calls, &n);
 	if (r == 0 && n)
 		r = cpu_memory_image_ask(op->images.cpu_memory, calls, n);
 	/* Without our plugin nobody makes them, which is noted when they are looked for. */
@@ -162,4 +172,31 @@ int op_attributes_give(struct op *op, struct brumate_error *err)
 		return r;
 	attributes_apply(&op->restore.attributes, &tree, note, op);
 	return 0;
+}
+
+int op_locks_load(struct op *op, struct brumate_error *err)
+{
+	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
+	auto_free char *text = NULL;
+	size_t len;
+	int r = read_beside(op, FILE_LOCKS_FILE, FILE_LOCKS_BYTES_MAX, &text, &len, err);
+
+	file_locks_fini(&op->restore.locks);
+	if (r < 0 || !text)
+		return r;
+	if ((r = file_locks_decode(&op->restore.locks, text, len)) < 0)
+		return brumate_fail(err, -r, "checkpoint %s: criu/%s: %m",
+				    op->restore.image.manifest.id, FILE_LOCKS_FILE);
+	if (op->target->uid != geteuid() &&
+	    (r = user_files_enter(&user, op->target->uid, op->target->gid, err)) < 0)
+		return r;
+	return file_locks_can_be_had(&op->restore.locks, err);
+}
+
+int op_locks_check(struct op *op, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	int r = op->restore.locks.n ? proc_tree_read(&tree, op->target->root, err) : 0;
+
+	return r < 0 ? r : file_locks_check(&op->restore.locks, &tree, err);
 }

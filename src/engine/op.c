@@ -74,6 +74,8 @@ void op_fini(struct op *op)
 	attributes_fini(&op->restore.attributes);
 	socket_options_fini(&op->checkpoint.sockets);
 	socket_options_fini(&op->restore.sockets);
+	file_locks_fini(&op->checkpoint.locks);
+	file_locks_fini(&op->restore.locks);
 	cleanup_free(&op->images.user.groups);
 	authority_fini(&op->images.authority);
 	signing_key_free(op->images.signing);

@@ -19,6 +19,7 @@
 #include "job/target.h"
 #include "job/request.h"
 #include "process/attributes.h"
+#include "process/locks.h"
 #include "process/socket-options.h"
 #include "process/process.h"
 #include "process/scan.h"
@@ -48,6 +49,7 @@ struct op_checkpoint {
 	char **externals;		   /* of @dump */
 	struct attributes attributes;	   /* of the frozen tree */
 	struct socket_options sockets;	   /* likewise */
+	struct file_locks locks;	   /* likewise */
 	struct job_files_ahead *ahead; /* digests of files that have begun (engine/job-files.h) */
 	int work_fd;		       /* of @dump */
 	uint64_t criu_start_ns;
@@ -62,6 +64,7 @@ struct op_restore {
 	struct device_image_reader device;
 	struct attributes attributes;
 	struct socket_options sockets;
+	struct file_locks locks;
 	struct comparing *comparing; /* the files of @image with its manifest, in a thread */
 	struct finding *finding;     /* CRIU, in a thread */
 	bool use_pid_ns;

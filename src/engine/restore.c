@@ -531,6 +531,8 @@ static int on_event(void *arg, enum criu_event event, struct proc_id root,
 
 		if (filled == 0 && event == CRIU_EVENT_RESUMING)
 			filled = op_attributes_give(op, err);
+		if (filled == 0 && event == CRIU_EVENT_RESUMING)
+			filled = op_locks_check(op, err);
 		return filled == 0 && event == CRIU_EVENT_RESUMING ? together_meet(op, "built", err)
 								   : filled;
 	}
@@ -667,7 +669,7 @@ static int restore_files(struct op *op, struct brumate_error *err)
 	if (r < 0)
 		return r;
 	if ((r = needs_check(op, op->images.dir_fd, err)) == 0)
-		return job_files_restore(op, err);
+		return (r = op_locks_load(op, err)) < 0 ? r : job_files_restore(op, err);
 	/* Images that ask for more than they may are the worse news. */
 	struct brumate_error why = *err;
 	int worse = rights_check_images(op->images.dir_fd, &op->restore.image.manifest, false, err);

@@ -3,11 +3,12 @@
 """What CRIU would refuse when the job stands still already, lose at the restore, or drop: it is refused beforehand, by name, and the
 job goes on; or there is a way round it."""
 
+import fcntl
 import os
 import re
 import subprocess
 
-from cases import Skipped, as_user, case, expect, main, wait_until
+from cases import EXIT_BUSY, Skipped, as_user, case, expect, main, wait_until
 from harness import run
 
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else "python3"  # which each user may run
@@ -364,6 +365,47 @@ def another_runtime_directory(bed):
     expect(result.code == 4 and place in result.err and f"the runtime directory is {other} here" in result.err, result.why())
     bed.kill_shim(job)  # it has the other directory
     bed.expect_restorable("image", log)
+
+
+LOCKED = """
+import fcntl, mmap, os, tempfile
+f = tempfile.NamedTemporaryFile(dir="/var/tmp", buffering=0); f.write(bytes(8192))
+m = mmap.mmap(f.fileno(), 8192); fcntl.lockf(f, fcntl.LOCK_EX, 100, 50); fcntl.flock(f, fcntl.LOCK_EX)
+print("file", f.name, flush=True)
+"""
+
+
+def held_by_another(bed):
+    job, log = script(bed, LOCKED)
+    name = re.search("^file (.*)$", log.text(), re.MULTILINE)[1]
+    told = bed.ok("rehearse", bed.operation("checkpoint", "--leave-running", job)["checkpoint"])
+    expect("lock" not in told.err, told.err)
+    bed.operation("checkpoint", job)
+    with open(name, "r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 10, 90)
+        bed.refused(EXIT_BUSY, f"be given a lock on bytes 50 to 149 of {name}", "restore", job)
+    with open(name, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        bed.refused(EXIT_BUSY, f"be given a lock on {name}", "restore", job)
+    bed.operation("restore", job)
+    log.goes_on()
+    with open(name, "r+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 149)
+            expect(False, "the lock is gone")
+        except BlockingIOError:
+            pass
+
+
+@case
+def bytes_that_somebody_else_locks_meanwhile(bed):
+    held_by_another(bed)
+
+
+@case
+@as_user
+def bytes_of_a_user_that_somebody_else_locks_meanwhile(bed):
+    held_by_another(bed)
 
 
 if __name__ == "__main__":
