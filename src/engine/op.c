@@ -66,6 +66,7 @@ void op_fini(struct op *op)
 	proc_tree_fini(&op->tree);
 	cleanup_close(&op->images.dir_fd);
 	cleanup_close(&op->together_fd);
+	cleanup_free(&op->together_closes);
 	store_abort(&op->checkpoint.writer);
 	fetched_close(take_ptr(&op->restore.fetched));
 	device_image_reader_fini(&op->restore.device);

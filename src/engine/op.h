@@ -91,6 +91,7 @@ struct op {
 	struct op_checkpoint checkpoint;
 	struct op_restore restore;
 	int together_fd; /* to the coordinator of several operations (engine/together.h); -1: none */
+	char *together_closes; /* owned: connections that a restored member finds closed (sockets_close) */
 };
 
 /** @request: borrowed, as long as @op lives, but for its GPU map, which is the caller's to hand over; NULL:

@@ -14,11 +14,12 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "base/paths.h"
 #include "process/socket-hold.h"
 #include "store/set.h"
 
 enum { TICK_MS = 100, PACKET_BYTES = SET_PATH_BYTES + 16 };
-static const char go[] = "go";
+static const char go[] = "go", again[] = "again";
 
 bool together_is_wanted(const struct op *op)
 {
@@ -39,7 +40,7 @@ static int open_connection(struct op *op, struct brumate_error *err)
 	return 0;
 }
 
-/* Waits for the answer, which is a word and what follows it. 0: "go"; -ECANCELED: the connection has ended; else as progress_check(). */
+/* Waits for the answer, which is a word and what follows it. 0: "go"; 1: "again"; -ECANCELED: the connection has ended; else as progress_check(). */
 static int await_go(struct op *op, char ret[static PACKET_BYTES], struct brumate_error *err)
 {
 	for (;;) {
@@ -54,6 +55,8 @@ static int await_go(struct op *op, char ret[static PACKET_BYTES], struct brumate
 		ret[n > 0 ? n : 0] = '\0';
 		if (n > 0 && !strncmp(ret, go, strlen(go)))
 			return 0;
+		if (n > 0 && !strcmp(ret, again))
+			return 1;
 		if (n < 0 && errno == EINTR)
 			continue;
 		return brumate_fail(err, ECANCELED,
@@ -77,6 +80,58 @@ static int meet(struct op *op, const char *at, char answer[static PACKET_BYTES],
 	return await_go(op, answer, err);
 }
 
+/* ---- connections ---- */
+
+static int read_members(struct proc_tree *ret, const struct op *op, struct brumate_error *err)
+{
+	const struct proc_members members = target_members(op->target);
+
+	return proc_members_read(ret, &members, err);
+}
+
+/* Tells what the job is connected to, in packets of whole lines: the coordinator looks for the other ends. */
+static int send_connections(struct op *op, struct brumate_error *err)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_free char *all = NULL;
+	if (op->restore.image.manifest.set[0]) /* it has none yet */
+		return 0;
+	int r = read_members(&tree, op, err);
+	if (r < 0)
+		return r;
+	if (sockets_list(&all, &tree) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (const char *rest = all; *rest;) {
+		size_t len = strlen(rest);
+
+		if (len > SET_LINES_BYTES) {
+			len = SET_LINES_BYTES;
+			while (rest[len - 1] != '\n')
+				len--;
+		}
+		auto_free char *packet = path_format("%s%.*s", SET_CONNECTIONS, (int)len, rest);
+		if (!packet)
+			return brumate_fail(err, ENOMEM, "%m");
+		if (op->together_fd < 0 ||
+		    send(op->together_fd, packet, strlen(packet), MSG_NOSIGNAL) < 0)
+			return brumate_fail(err, ECANCELED, "the coordinator of the set has gone");
+		rest += len;
+	}
+	return 0;
+}
+
+static int look(struct op *op, char answer[static PACKET_BYTES], struct brumate_error *err)
+{
+	int r = 1;
+
+	while (r == 1) {
+		r = send_connections(op, err);
+		if (r == 0)
+			r = meet(op, "ready", answer, err);
+	}
+	return r;
+}
+
 int together_begin(struct op *op, struct brumate_error *err)
 {
 	char answer[PACKET_BYTES], name[MANIFEST_ID_BYTES], *path = op->target->op.together;
@@ -85,11 +140,15 @@ int together_begin(struct op *op, struct brumate_error *err)
 		return 1;
 	int r = open_connection(op, err);
 	if (r == 0)
-		r = meet(op, "ready", answer, err);
+		r = look(op, answer, err);
 	if (r < 0)
 		return r;
 	snprintf(path, sizeof(op->target->op.together), "%s", answer[2] ? answer + 3 : "");
 	if (set_name_of(name, path) && access(path, F_OK) == 0) {
+		const struct manifest *m = &op->restore.image.manifest;
+
+		if (m->set[0] && (r = set_closes(&op->together_closes, path, m->id, err)) < 0)
+			return r;
 		snprintf(op->checkpoint.manifest.set, sizeof(name), "%s", name);
 		/* The shim that takes over reads it. */
 		return target_save(op->target, err);
@@ -145,15 +204,6 @@ int together_given_up(const struct target *target)
 	return target->op.together[0] ? set_give_up(target->op.together) : 0;
 }
 
-/* ---- connections ---- */
-
-static int read_members(struct proc_tree *ret, const struct op *op, struct brumate_error *err)
-{
-	const struct proc_members members = target_members(op->target);
-
-	return proc_members_read(ret, &members, err);
-}
-
 int together_hold(struct op *op, struct brumate_error *err)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
@@ -166,17 +216,20 @@ int together_hold(struct op *op, struct brumate_error *err)
 		r = sockets_hold(&n, &tree, err);
 	if (r == 0)
 		log_info("the connections of job %s are held: n=%zu", op->target->id, n);
-	return r;
+	return r < 0 ? r : send_connections(op, err);
 }
 
 void together_let_go(struct op *op)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	struct brumate_error why = BRUMATE_ERROR_NONE;
+	size_t n;
 
 	if (!op->target->op.together[0] && !op->restore.image.manifest.set[0])
 		return;
-	if (read_members(&tree, op, &why) < 0 || sockets_let_go(&tree, &why) < 0)
+	if (read_members(&tree, op, &why) < 0 ||
+	    (op->together_closes && sockets_close(&n, &tree, op->together_closes, &why) < 0) ||
+	    sockets_let_go(&tree, &why) < 0)
 		log_error("connections of job %s stay held: %s", op->target->id, why.text);
 }
 

@@ -7,6 +7,9 @@
  * is decided in the store (store/set.h), so an operation whose coordinator, connection or shim has died comes to the same
  * end as the others.
  *
+ * Before "ready" and again once the job is frozen, a member that is saved sends its connections (sockets_list()), in packets
+ * of SET_CONNECTIONS and whole lines. Where they do not fit those of the others the answer is "again", and it looks once more.
+ *
  *	checkpoint  ready   all have looked, and nothing is touched; the answer is "go PATH", of the decision
  *	            held    with --leave-running: the job is in the images, and stands still, its connections held (process/socket-hold.h)
  *	            stored  the checkpoint is complete. Decided: it counts, or the job runs on
@@ -30,10 +33,10 @@ int together_meet(struct op *op, const char *at, struct brumate_error *err);
 /** The last meeting. Waits for the store where it cannot tell how that was decided. -ECANCELED: it was given up. */
 int together_decide(struct op *op, const char *at, struct brumate_error *err);
 
-/** Holds the connections of the job, which is frozen. */
+/** Holds the connections of the job, which is frozen, and sends what they are. */
 int together_hold(struct op *op, struct brumate_error *err);
 
-/** Releases them. Also for what CRIU brought back of a member, whether or not it comes back with the others. */
+/** Releases them; those that were to others than the members, and that the set closes, are closed in what was restored. Also for what CRIU brought back of a member, whether or not it comes back with the others. */
 void together_let_go(struct op *op);
 
 /** How it was decided, for the shim that takes over: as set_give_up(). 0 where it is alone. */

@@ -310,6 +310,36 @@ int set_read(json_t **ret, const char *dir, const char *name, struct brumate_err
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
 
+int set_closes(char **ret, const char *path, const char *checkpoint, struct brumate_error *err)
+{
+	auto_json json_t *record = NULL;
+	auto_free char *text = NULL;
+	json_t *member, *one;
+	struct parts p;
+	size_t i, k, len;
+
+	if (!take_apart(&p, path))
+		return brumate_fail(err, EINVAL, "%s: not a set that is being decided", path);
+	auto_free char *complete = path_format("%s/%s", p.dir, p.name);
+	int r = complete ? read_record(&record, complete, err) : -ENOMEM;
+	if (r < 0)
+		return brumate_fail(err, -r, "the record of the set %s: %m", p.name);
+	FILE *f = open_memstream(&text, &len);
+	if (!f)
+		return brumate_fail(err, ENOMEM, "%m");
+	json_array_foreach (json_object_get(record, "members"), i, member) {
+		if (!says(member, "checkpoint", checkpoint))
+			continue;
+		json_array_foreach (json_object_get(member, "closes"), k, one)
+			if (json_is_string(one))
+				fprintf(f, "\n%s\n", json_string_value(one));
+	}
+	if (fclose(f) != 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	*ret = *text ? take_ptr(&text) : NULL;
+	return 0;
+}
+
 int set_list(const char *dir, void (*fn)(void *arg, const char *name), void *arg,
 	     struct brumate_error *err)
 {

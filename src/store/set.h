@@ -18,7 +18,10 @@
 #include "base/error.h"
 #include "image/manifest.h"
 
-enum { SET_RECORD_BYTES_MAX = 16 << 20, SET_PATH_BYTES = 1024 };
+enum { SET_RECORD_BYTES_MAX = 16 << 20, SET_PATH_BYTES = 1024, SET_LINES_BYTES = 32768 };
+
+/** What a packet begins with in which one who takes part sends lines about its connections. */
+#define SET_CONNECTIONS "connections\n"
 
 enum set_kind { SET_SAVE, SET_RESTORE };
 
@@ -52,6 +55,10 @@ bool set_name_of(char ret[static MANIFEST_ID_BYTES], const char *path);
 
 /** Reads the record of a complete set (owned). Errors to act on: -ENOENT, -EBADMSG. */
 int set_read(json_t **ret, const char *dir, const char *name, struct brumate_error *err);
+
+/** The connections that the member with @checkpoint of a set that is being restored (@path: set_writer.path) finds closed, as sockets_close()
+ * takes them (owned); NULL: none. Errors to act on: as set_read(). */
+int set_closes(char **ret, const char *path, const char *checkpoint, struct brumate_error *err);
 
 /** Calls @fn with the name of each complete set. A missing store has none. */
 int set_list(const char *dir, void (*fn)(void *arg, const char *name), void *arg,

@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 
 from cases import EXIT_STILL_RUNNING, Log, Skipped, case, expect, main, read_text, run, wait_until
 
@@ -171,12 +172,12 @@ class Nodes:
     def members(self):
         return [f"{node.name}:{node.running()['id']}" for node in self]
 
-    def start_ring(self, mib=16, interval_ms=50):
+    def start_ring(self, mib=16, interval_ms=50, beside=None):
         ips = ",".join(f"10.77.0.{k + 1}" for k in range(len(self.nodes)))
         for k, node in enumerate(self):
             os.makedirs(f"{self.dir}/{node.name}/log", exist_ok=True)
             node.ok("run", "--name", "ring", "--log", f"{self.here}/log/ring.log", "--", self.bed.program("ring"), "--mib", mib,
-                    "--interval-ms", interval_ms, f"{k}:{len(self.nodes)}:{ips}")
+                    "--interval-ms", interval_ms, f"{k}:{len(self.nodes)}:{ips}" + (f":{beside}" if beside and not k else ""))
         self.go_on()
 
     def set_argv(self, *args):
@@ -264,6 +265,74 @@ def it_goes_on_and_is_killed(bed):
             os.unlink(f"{nodes.dir}/{node.name}/log/ring.log")
         nodes.set_ok("restore", "kept")
         nodes.go_on()
+
+
+class Outside:
+    """Somebody in a node who is no member, whom one rank is connected to beside the ring."""
+
+    def __init__(self, nodes, at="10.77.0.2"):
+        script = (f"import socket; s = socket.create_server(('{at}', 7171)); print('up', flush=True); "
+                  "c, _ = s.accept(); print('accepted', flush=True); c.recv(1)")
+        self.process = subprocess.Popen([nodes.on, "node1", sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        expect(self.process.stdout.readline() == "up\n", "nobody listens")
+
+    def accept(self):
+        expect(self.process.stdout.readline() == "accepted\n", "nobody has come")
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+@case
+def a_connection_to_others_is_refused(bed):
+    """By name and before anything is touched, each time; --tcp-close has a restore find it closed, and those of the ring as they were."""
+    with Nodes(bed, 2) as nodes:
+        outside = Outside(nodes)
+        try:
+            nodes.start_ring(beside="10.77.0.2:7171")
+            outside.accept()
+            for options in ([], ["-R"]):
+                refused = nodes.set("checkpoint", *options, "--name", "no", *nodes.members())
+                expect(refused.code == 4 and f"member {nodes.members()[0]}: process" in refused.err, refused.why())
+                expect("(ring)" in refused.err and "is connected to 10.77.0.2:7171" in refused.err and "--tcp-close" in refused.err,
+                       refused.why())
+            nodes.go_on()
+            expect(not nodes.left(), nodes.left())
+            alone = nodes.set("checkpoint", "--name", "no", nodes.members()[1])
+            expect(alone.code == 4 and "is connected to 10.77.0.1:" in alone.err, alone.why())
+            nodes.set_ok("checkpoint", "--tcp-close", "--name", "closed", *nodes.members())
+        finally:
+            outside.end()
+        nodes.set_ok("restore", "closed")
+        nodes.go_on()
+        nodes[0].log().wait_for("beside: Connection reset by peer")
+
+
+@case
+def two_members_of_one_node_by_loopback(bed):
+    """Their connections are of the set, in the same place alone; they are held as those between nodes."""
+    with Nodes(bed, 1) as nodes:
+        node = nodes[0]
+        os.makedirs(f"{nodes.dir}/{node.name}/log", exist_ok=True)
+        jobs = []
+        for k in range(2):
+            node.ok("run", "--name", f"ring{k}", "--log", f"{nodes.here}/log/ring{k}.log", "--", bed.program("ring"), "--mib", 16,
+                    "--interval-ms", 5, f"{k}:2:127.0.0.1,127.0.0.2")
+            jobs.append(f"node0:ring{k}")
+        logs = [Log(f"{nodes.dir}/node0/log/ring{k}.log") for k in range(2)]
+        for turn in range(4):
+            for log in logs:
+                log.goes_on(3)
+            nodes.set_ok("checkpoint", *(["-R"] if turn % 2 else []), "--name", f"l{turn}", *jobs)
+            if turn % 2:
+                for log in logs:
+                    log.goes_on(3)
+            else:
+                nodes.set_ok("restore", f"l{turn}")
+        for log in logs:
+            log.goes_on(3)
 
 
 def channels(nodes):

@@ -10,6 +10,8 @@ static const struct option_spec set_options[] = {
 	VALUE(OPT_VIA, "via", 0, "COMMAND", COMPLETES_NOTHING,
 	      "runs a command on a node, %n (default: \"ssh %n\")"),
 	FLAG(OPT_LEAVE_RUNNING, "leave-running", 'R', "checkpoint: the jobs go on"),
+	FLAG(OPT_TCP_CLOSE, "tcp-close", 0,
+	     "checkpoint: a restore finds connections to others than the members closed"),
 	TIMEOUT("give up after TIME, and have all members run on (default: 10m)"),
 	DIR("the store, which all nodes share (default: the usual one)"),
 	FORCE("continue even if doctor suspects that a job may be lost"),

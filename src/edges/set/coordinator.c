@@ -36,6 +36,8 @@ void set_fini(struct set *s)
 		free(m->buf);
 		json_decref(m->parameters);
 		json_decref(m->done);
+		json_decref(m->outside);
+		free(m->connections);
 	}
 	free(s->members);
 	*s = (struct set){ 0 };
@@ -165,6 +167,16 @@ static void fail_member(struct member *m, int code, const char *text)
 		brumate_fail(&m->why, code, "%s", text);
 }
 
+static void take_connections(struct member *m, const char *lines)
+{
+	char *all = path_format("%s%s", m->connections ? m->connections : "", lines);
+
+	if (!all)
+		fail_member(m, ENOMEM, "no memory for what it is connected to");
+	free(m->connections);
+	m->connections = all;
+}
+
 static void take_line(struct member *m, const char *line)
 {
 	auto_json json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
@@ -172,6 +184,8 @@ static void take_line(struct member *m, const char *line)
 
 	if (json_is_string(json_object_get(o, "at")))
 		m->has_met = snprintf(m->at, sizeof(m->at), "%s", text_of(o, "at")) > 0;
+	else if (json_is_string(json_object_get(o, "connections")))
+		take_connections(m, text_of(o, "connections"));
 	else if (json_is_object(failed))
 		wire_error_from_json(&m->why, failed);
 	else if (json_object_get(o, "done"))
@@ -247,7 +261,7 @@ static const struct member *find_late(const struct set *s, const char *at)
 	return NULL;
 }
 
-static void name_member(char *ret, size_t room, const struct member *m)
+void set_name_member(char *ret, size_t room, const struct member *m)
 {
 	snprintf(ret, room, "%s%s%s", m->node, *m->node ? ":" : "", m->what);
 }
@@ -263,7 +277,7 @@ static int meet(struct set *s, const char *at, struct brumate_error *err)
 
 		if (r == 0)
 			continue;
-		name_member(who, sizeof(who), late);
+		set_name_member(who, sizeof(who), late);
 		if (r == -ETIMEDOUT)
 			return brumate_fail(err, ETIMEDOUT, "member %s was not %s in time", who,
 					    at);
@@ -276,12 +290,33 @@ static int meet(struct set *s, const char *at, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "injected: %m") : 0;
 }
 
-static void go(struct set *s, const char *path)
+static void answer(struct set *s, const char *word, const char *path)
 {
 	for (size_t i = 0; i < s->n; i++) {
 		s->members[i].at[0] = '\0';
-		send_line(&s->members[i], json_pack("{s:s}", "go", path));
+		cleanup_free(&s->members[i].connections);
+		send_line(&s->members[i], json_pack("{s:s}", word, path));
 	}
+}
+
+static bool some_are_outside(const struct set *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (json_array_size(s->members[i].outside))
+			return true;
+	return false;
+}
+
+/* While the members run, a connection that one of them has just made or closed has one end only: they look twice. */
+static int look(struct set *s, const char *at, struct brumate_error *err)
+{
+	int r = connections_check(s, false, err);
+
+	if (r < 0 || !some_are_outside(s))
+		return r;
+	answer(s, "again", "");
+	r = meet(s, at, err);
+	return r < 0 ? r : connections_check(s, false, err);
 }
 
 /* ---- the end ---- */
@@ -368,7 +403,7 @@ static int explain(const struct set *s, int r, const struct brumate_error *own,
 	*err = m ? m->why : *own;
 	if (!m)
 		return r;
-	name_member(who, sizeof(who), m);
+	set_name_member(who, sizeof(who), m);
 	return brumate_wrap(err, -m->why.code, "member %s", who);
 }
 
@@ -389,10 +424,13 @@ int set_run(struct set *s, const char *word, const char *const *meetings, struct
 						    s->members[i].parameters));
 	for (size_t i = 0; meetings[i] && r == 0; i++) {
 		r = meet(s, meetings[i], &own);
+		if (r == 0 && i < 2) /* later, jobs that are saved run on */
+			r = i ? connections_check(s, true, &own) : look(s, meetings[i], &own);
 		if (r == 0 && !meetings[i + 1] && (r = commit(s, w, arg, &own)) == 0)
 			fault_point("set.committed");
 		if (r == 0)
-			go(s, w->path);
+			answer(s, "go", w->path);
+		s->touched = s->touched || r == 0;
 	}
 	if (r < 0) {
 		have_all_give_up(s);

@@ -22,7 +22,7 @@
 #include "cli/client.h"
 #include "wire/wire.h"
 
-enum { PACKET_BYTES = 2048 };
+enum { PACKET_BYTES = 2048, SHIM_BYTES = SET_LINES_BYTES + 64 };
 
 struct channel {
 	int listen_fd, link_fd; /* the shim; -1: not there, or not any more */
@@ -69,7 +69,8 @@ static int read_line(char *ret, size_t room)
 
 static void hear_shim(struct channel *c)
 {
-	char word[PACKET_BYTES];
+	const size_t heading = strlen(SET_CONNECTIONS);
+	char word[SHIM_BYTES];
 	ssize_t n = recv(c->link_fd, word, sizeof(word) - 1, 0);
 
 	if (n <= 0) {
@@ -77,7 +78,9 @@ static void hear_shim(struct channel *c)
 		return;
 	}
 	word[n] = '\0';
-	say(c, json_pack("{s:s}", "at", word));
+	say(c, !strncmp(word, SET_CONNECTIONS, heading)
+		       ? json_pack("{s:s}", "connections", word + heading)
+		       : json_pack("{s:s}", "at", word));
 }
 
 /* False: nobody coordinates any more. */
@@ -86,10 +89,14 @@ static bool hear_coordinator(struct channel *c)
 	char line[PACKET_BYTES], packet[PACKET_BYTES + 8];
 	auto_json json_t *o = NULL;
 
-	if (read_line(line, sizeof(line)) <= 0 || !(o = json_loads(line, 0, NULL)) ||
-	    !json_is_string(json_object_get(o, "go")))
+	if (read_line(line, sizeof(line)) <= 0 || !(o = json_loads(line, 0, NULL)))
 		return false;
-	snprintf(packet, sizeof(packet), "go %s", text_of(o, "go"));
+	if (json_is_string(json_object_get(o, "go")))
+		snprintf(packet, sizeof(packet), "go %s", text_of(o, "go"));
+	else if (json_object_get(o, "again"))
+		snprintf(packet, sizeof(packet), "again");
+	else
+		return false;
 	return c->link_fd >= 0 && send(c->link_fd, packet, strlen(packet), MSG_NOSIGNAL) > 0;
 }
 

@@ -91,6 +91,7 @@ static bool tell_late_failures(const struct set *s, const char *what)
 
 struct saving {
 	const char *dir, *name;
+	bool closes; /* connections to others than the members */
 };
 
 /* The checkpoint that a member says it has stored: what is there, and not what it says, is recorded. */
@@ -108,9 +109,11 @@ static json_t *describe_member(const struct saving *saving, const struct member 
 		return NULL;
 	}
 	digest_format(digest, &image.manifest.body);
-	return json_pack("{s:s,s:s,s:s,s:s,s:s}", "node", m->node, "checkpoint", id, "job",
+	json_t *closes = json_array_size(m->outside) && saving->closes ? m->outside : NULL;
+
+	return json_pack("{s:s,s:s,s:s,s:s,s:s,s:O*}", "node", m->node, "checkpoint", id, "job",
 			 image.manifest.job.id, "job_name", image.manifest.job.name, "digest",
-			 digest);
+			 digest, "closes", closes);
 }
 
 static int commit_saved(struct set *s, struct set_writer *w, void *arg, struct brumate_error *err)
@@ -171,7 +174,11 @@ static int set_checkpoint(const struct invocation *in, struct brumate_error *err
 	if (in->n_operands < 2)
 		return brumate_fail(err, EINVAL, "set checkpoint: no jobs are named");
 	store_new_id(made, dir, "set");
-	struct saving saving = { dir, in->values[OPT_NAME] ? in->values[OPT_NAME] : made };
+	struct saving saving = { dir, in->values[OPT_NAME] ? in->values[OPT_NAME] : made,
+				 in->values[OPT_TCP_CLOSE] };
+	s.outside = saving.closes	    ? OUTSIDE_CLOSED
+		    : in->values[OPT_FORCE] ? OUTSIDE_KEPT
+					    : OUTSIDE_REFUSED;
 	if (strlen(saving.name) > MANIFEST_ID_BYTES - 8)
 		return brumate_fail(err, EINVAL, "set checkpoint: the name is too long");
 	for (int i = 1; i < in->n_operands && r == 0; i++)
@@ -184,7 +191,8 @@ static int set_checkpoint(const struct invocation *in, struct brumate_error *err
 		    in->values[OPT_LEAVE_RUNNING] ? save_running_meetings : save_meetings, &w,
 		    commit_saved, &saving, &decided, err);
 	if (r < 0) {
-		brumate_error_exit(err, EXIT_STILL_RUNNING);
+		if (s.touched || r != -EOPNOTSUPP)
+			brumate_error_exit(err, EXIT_STILL_RUNNING);
 		return brumate_wrap(err, r, "set checkpoint: all members run on");
 	}
 	tell_late_failures(&s, "its checkpoint is complete, and of the set");

@@ -5,7 +5,9 @@
  * line is a JSON object:
  *
  *	to the member    {"do": "checkpoint" or "restore", "parameters": {...}}, then {"go": ""} for each meeting; its end gives up
- *	of the member    {"at": "ready"} at each meeting (engine/together.h), then {"done": {...}} or {"failed": {...}}
+ *			 or {"again": ""}: it looks at its connections once more, and comes to the same meeting
+ *	of the member    {"connections": "open LOCAL PEER WHO\n..."}, as often as it takes, before the meetings of a job that is saved,
+ *			 {"at": "ready"} at each meeting (engine/together.h), then {"done": {...}} or {"failed": {...}}
  *
  * A member is not believed more than its user may: it names nothing that the coordinator opens.
  */
@@ -32,10 +34,19 @@ struct member {
 	char *buf;   /* owned: what of a line has come */
 	size_t len;
 	char at[AT_BYTES];
+	char *connections;	  /* owned: lines, since the last meeting; NULL: none */
+	json_t *outside;	  /* owned: "LOCAL PEER" of those to others than the members */
 	json_t *done;		  /* owned */
 	struct brumate_error why; /* code 0: it has not failed */
 	bool has_met;		  /* it has come to a meeting */
 	bool ended;		  /* nothing is to be heard of it any more */
+};
+
+/* Connections to others than the members. */
+enum outside {
+	OUTSIDE_REFUSED,
+	OUTSIDE_CLOSED, /* a restore finds them closed */
+	OUTSIDE_KEPT,	/* a restore finds them as they were */
 };
 
 struct set {
@@ -44,6 +55,8 @@ struct set {
 	const char *via; /* a command, in which %n is the node */
 	uint64_t deadline_ns;
 	int cancel_fd;
+	enum outside outside;
+	bool touched; /* the first meeting is over */
 };
 void set_fini(struct set *s);
 DEFINE_AUTO_FINI(struct set, set_fini)
@@ -64,6 +77,17 @@ int set_run(struct set *s, const char *word, const char *const *meetings, struct
 	    int (*commit)(struct set *s, struct set_writer *w, void *arg,
 			  struct brumate_error *err),
 	    void *arg, bool *ret_decided, struct brumate_error *err);
+
+/** Names @m for people. */
+void set_name_member(char *ret, size_t room, const struct member *m);
+
+/**
+ * connections_check() - find the connections of the members that have no other end in another one (member.outside)
+ * @is_still: all stand still; else only what was so at the last call, too, is no connection that is just being made
+ *
+ * Errors to act on: -EOPNOTSUPP (there are some, and they are refused).
+ */
+int connections_check(struct set *s, bool is_still, struct brumate_error *err);
 
 /** `brumate set member`: the other end. */
 int member_run(struct brumate_error *err);
