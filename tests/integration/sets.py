@@ -523,7 +523,8 @@ def sixty_four_members(bed):
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     bed.note(f"64 members: {result.seconds:.3f} s, {used.ru_utime + used.ru_stime:.3f} s of all")
     for words, script in (("was not ready in time", "exec sleep infinity"), ("what no member does", "echo hello; exec sleep infinity"),
-                          ("its channel has ended", "exit 3")):
+                          ("the command that speaks for it exited with 3", "exit 3"),
+                          ("its channel has ended: by signal 9", "kill -KILL $$")):
         with open(fake, "w", encoding="utf-8") as file:
             file.write(f"#!/bin/sh\n{script}\n")
         bed.refused(124 if "time" in words else 1, words, "set", "restore", "many", "--via", fake, "--timeout", "2s")

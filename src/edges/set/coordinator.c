@@ -337,6 +337,20 @@ static bool all_are_closed(const struct set *s)
 	return true;
 }
 
+/* What a launcher says it says on our stderr; its exit status is known only now. */
+static void tell_how_ended(struct member *m, int status)
+{
+	if (m->why.code != EPIPE)
+		return;
+	if (WIFSIGNALED(status))
+		brumate_fail(&m->why, EPIPE, "its channel has ended: by signal %d",
+			     WTERMSIG(status));
+	else if (WEXITSTATUS(status))
+		brumate_fail(&m->why, EPIPE,
+			     "its channel has ended: the command that speaks for it exited with %d",
+			     WEXITSTATUS(status));
+}
+
 /* Channels that hang are killed; the members at their other ends come to their end without them. */
 static void end_channels(struct set *s)
 {
@@ -347,13 +361,15 @@ static void end_channels(struct set *s)
 			break;
 	for (size_t i = 0; i < s->n; i++) {
 		struct member *m = &s->members[i];
+		int status;
 
 		if (m->pid <= 0)
 			continue;
 		if (m->out >= 0)
 			kill(-m->pid, SIGKILL);
 		cleanup_close(&m->out);
-		waitpid(m->pid, NULL, 0);
+		if (waitpid(m->pid, &status, 0) == m->pid)
+			tell_how_ended(m, status);
 	}
 }
 
