@@ -531,5 +531,25 @@ def sixty_four_members(bed):
     bed.expect_whole(job, log)
 
 
+@case
+def a_member_that_talks_for_ever(bed):
+    """What always has something to say is no reason to wait beyond the time, nor for others to stand still."""
+    fake, heard, store = (os.path.join(bed.dir, name) for name in ("fake", "heard", "store-of-sets"))
+    with open(fake, "w", encoding="utf-8") as file:
+        file.write(f"""#!/bin/sh
+read order
+test $1 = loud && exec yes '{{"at":"nowhere"}}'
+echo '{{"at":"ready"}}'
+cat >/dev/null
+echo given up >{heard}
+echo '{{"failed":{{"code":125,"message":"cancelled"}}}}'
+""")
+    os.chmod(fake, 0o755)
+    bed.refused(EXIT_STILL_RUNNING, "member loud:two: its channel says what no member does", "set", "checkpoint", "--dir", store, "--via", f"{fake} %n", "--timeout", "30s",
+                "--name", "never", "quiet:one", "loud:two")
+    expect(os.path.exists(heard), "the other member was not told")
+    expect(os.listdir(f"{store}/.sets") == [], "a record is left")
+
+
 if __name__ == "__main__":
     main()

@@ -182,7 +182,8 @@ static void take_line(struct member *m, const char *line)
 	auto_json json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
 	json_t *failed = json_object_get(o, "failed");
 
-	if (json_is_string(json_object_get(o, "at")))
+	/* A member is to wait at a meeting for the coordinator: one that says again where it is may do that for ever. */
+	if (json_is_string(json_object_get(o, "at")) && !*m->at)
 		m->has_met = snprintf(m->at, sizeof(m->at), "%s", text_of(o, "at")) > 0;
 	else if (json_is_string(json_object_get(o, "connections")))
 		take_connections(m, text_of(o, "connections"));
@@ -224,9 +225,10 @@ static void hear(struct member *m)
 	}
 }
 
-/* Reads once from each channel that has something. 0; -ETIMEDOUT, -ECANCELED. */
+/* Reads once from each channel that has something. 0; -ETIMEDOUT, also where one always has; -ECANCELED. */
 static int hear_some(struct set *s, uint64_t deadline_ns, int cancel_fd)
 {
+	const int left_ms = deadline_left_ms(deadline_ns);
 	auto_free struct pollfd *fds = calloc(s->n + 1, sizeof(*fds));
 
 	if (!fds)
@@ -234,7 +236,7 @@ static int hear_some(struct set *s, uint64_t deadline_ns, int cancel_fd)
 	for (size_t i = 0; i < s->n; i++)
 		fds[i] = (struct pollfd){ .fd = s->members[i].out, .events = POLLIN };
 	fds[s->n] = (struct pollfd){ .fd = cancel_fd, .events = POLLIN };
-	int n = poll(fds, s->n + 1, deadline_left_ms(deadline_ns));
+	int n = left_ms ? poll(fds, s->n + 1, left_ms) : 0;
 	if (n == 0)
 		return -ETIMEDOUT;
 	for (size_t i = 0; n > 0 && i < s->n; i++)
