@@ -8,6 +8,7 @@
 #include "shim/shim.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pwd.h>
 #include <signal.h>
@@ -31,6 +32,7 @@ enum {
 	TIMEOUT_MS_MAX = 3600 * 1000,
 	ENVIRONMENT_MAX = 24,
 	PASSWD_BYTES = 16384,
+	FAILURES_MAX = 8, /* hooks of failures that run at once: each has a thread and a child */
 };
 
 static const char *const hook_names[] = {
@@ -45,6 +47,7 @@ struct hook_run {
 	enum hook hook;
 	const char *program, *operation, *reason; /* the last one: of a failure; else NULL */
 	uint32_t timeout_ms;
+	uint64_t deadline_ns; /* once it is begun */
 	char output[OUTPUT_BYTES];
 	size_t n_output; /* as much as was kept */
 	uint64_t printed_bytes;
@@ -125,7 +128,8 @@ static int read_output(struct hook_run *h, int fd, uint64_t deadline_ns)
 				  : read(fd, room ? h->output + h->n_output : rest,
 					 room ? room : sizeof(rest));
 
-		if (r < 0 || (n < 0 && errno != EINTR))
+		/* It can read from the pipe as well, so that nothing is left of what there was. */
+		if (r < 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
 			return r < 0 ? r : -errno;
 		if (n == 0)
 			return 0;
@@ -138,14 +142,29 @@ static int read_output(struct hook_run *h, int fd, uint64_t deadline_ns)
 	}
 }
 
+/* A hook may end its reaper, and what it has started then comes to us, where it would be taken for part of the job. */
+static void end_orphans(pid_t session)
+{
+	auto_free pid_t *children = NULL;
+	size_t n = 0;
+
+	if (proc_children(getpid(), &children, &n) < 0)
+		return;
+	for (size_t i = 0; i < n; i++) {
+		struct proc_info info;
+
+		if (proc_read(&info, children[i], NULL) == 0 && info.sid == session)
+			proc_tree_kill(info.id, deadline_in_ms(KILL_MS));
+	}
+}
+
 /* Waits until all of it has ended, or ends it. Returns what was wrong with that. */
 static int await_end(struct hook_run *h, struct proc_id id, int fd, struct brumate_error *err)
 {
-	const uint64_t deadline_ns = deadline_in_ms(h->timeout_ms);
-	int r = read_output(h, fd, deadline_ns);
+	int r = read_output(h, fd, h->deadline_ns);
 
 	if (r == 0)
-		r = proc_wait_gone(id, deadline_ns);
+		r = proc_wait_gone(id, h->deadline_ns);
 	if (r == 0 || r == -ESRCH)
 		return 0;
 	proc_tree_kill(id, deadline_in_ms(KILL_MS));
@@ -165,7 +184,7 @@ static int await(struct hook_run *h, pid_t pid, int fd, int *ret_code, struct br
 	if (r == 0)
 		r = await_end(h, id, fd, err);
 	else if (r == -ESRCH) /* what it has printed is there */
-		read_output(h, fd, deadline_in_ms(h->timeout_ms));
+		read_output(h, fd, h->deadline_ns);
 	else
 		kill(pid, SIGKILL);
 	/* A process of another user, as of sudo(8), cannot be killed, and is not waited for. */
@@ -197,10 +216,16 @@ static int run_program(struct hook_run *h, int *ret_code, struct brumate_error *
 		return brumate_fail(err, -r, "%m");
 	}
 	auto_close int in = out[0];
-	r = spawn_hook(&pid, h->job, argv, env, out[1], err);
+	h->deadline_ns = deadline_in_ms(h->timeout_ms);
+	fcntl(in, F_SETFL, O_NONBLOCK);
+	r = spawn_hook(&pid, h->job, argv, env, out[1], h->deadline_ns, err);
 	close(out[1]);
 	free_environment(env);
-	return r < 0 ? r : await(h, pid, in, ret_code, err);
+	if (r < 0)
+		return r;
+	r = await(h, pid, in, ret_code, err);
+	end_orphans(pid);
+	return r;
 }
 
 /* ---- what is told of it ---- */
@@ -331,6 +356,14 @@ static void failure_free(struct failure *f)
 	free(f);
 }
 
+static bool too_many_run(struct shim *s)
+{
+	pthread_mutex_lock(&s->hooks.lock);
+	const bool is = s->hooks.n >= FAILURES_MAX;
+	pthread_mutex_unlock(&s->hooks.lock);
+	return is;
+}
+
 /* Adds @more to those that run. */
 static void count_running(struct shim *s, int more)
 {
@@ -383,6 +416,12 @@ void hooks_failed(struct shim *s, const char *operation, const char *reason)
 	event_add_failure(&s->job.target, operation, reason);
 	if (!f)
 		return;
+	if (too_many_run(s)) {
+		log_warn("the hook of a failure is left out, since %d run already: job=%s",
+			 FAILURES_MAX, s->job.id);
+		failure_free(f);
+		return;
+	}
 	count_running(s, 1);
 	if (thread_start(&thread, tell_failure, f) == 0) {
 		pthread_detach(thread);

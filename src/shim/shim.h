@@ -167,9 +167,9 @@ int keep_run(const char *dir, const char *heir);
 
 /** Runs @argv as a child of ours (reap_wait()) with the rights of the user of the job @of, not as part of it: @out_fd is its
  * output, @env all of its environment, "/" its directory. What it starts is below it until all have ended. -ENOENT, -EACCES:
- * it is no program. */
+ * it is no program. It is not waited for beyond the deadline: 0 then, too. */
 int spawn_hook(pid_t *ret, const struct job *of, char **argv, char *const *env, int out_fd,
-	       struct brumate_error *err);
+	       uint64_t deadline_ns, struct brumate_error *err);
 
 /** The exit code that a wait status comes to: 128+N after signal N. */
 int spawn_exit_code(int status);

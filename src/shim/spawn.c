@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/paths.h"
@@ -458,7 +460,15 @@ int spawn_job(struct job *job, char *const *env, const char *tool, struct brumat
 	return r;
 }
 
-static int fork_hook(pid_t *ret, struct child *c, int report[2], struct brumate_error *err)
+/* The job's user may stop the child before it runs its program, and holds the other end once it does. */
+static bool has_report(struct report *ret, int fd, uint64_t deadline_ns)
+{
+	return fd_wait(fd, POLLIN, deadline_ns) == 0 && fcntl(fd, F_SETFL, O_NONBLOCK) == 0 &&
+	       read(fd, ret, sizeof(*ret)) == sizeof(*ret);
+}
+
+static int fork_hook(pid_t *ret, struct child *c, int report[2], uint64_t deadline_ns,
+		     struct brumate_error *err)
 {
 	struct report why;
 	pid_t pid = reap_fork();
@@ -468,10 +478,10 @@ static int fork_hook(pid_t *ret, struct child *c, int report[2], struct brumate_
 	cleanup_close(&report[1]);
 	if (pid < 0)
 		return brumate_fail(err, (int)-pid, "fork: %m");
-	if (fd_read_full(report[0], &why, sizeof(why)) == sizeof(why)) {
-		int status, r = explain(c->job, &why, err);
+	if (has_report(&why, report[0], deadline_ns)) {
+		int r = explain(c->job, &why, err);
 
-		reap_wait(pid, &status);
+		reap_wait_for(pid, deadline_left_ms(deadline_ns));
 		return r;
 	}
 	*ret = pid;
@@ -479,7 +489,7 @@ static int fork_hook(pid_t *ret, struct child *c, int report[2], struct brumate_
 }
 
 int spawn_hook(pid_t *ret, const struct job *of, char **argv, char *const *env, int out_fd,
-	       struct brumate_error *err)
+	       uint64_t deadline_ns, struct brumate_error *err)
 {
 	auto_free gid_t *groups = NULL;
 	auto_free char *reaper = path_find_helper(REAPER_PROGRAM);
@@ -502,7 +512,7 @@ int spawn_hook(pid_t *ret, const struct job *of, char **argv, char *const *env, 
 	(void)report_end; /* is closed at the end */
 	if (write(go_in, "1", 1) < 0)
 		return brumate_fail(err, errno, "%m");
-	return fork_hook(ret, &c, report, err);
+	return fork_hook(ret, &c, report, deadline_ns, err);
 }
 
 int spawn_exit_code(int status)

@@ -242,5 +242,32 @@ def of_a_user(bed):
     log.goes_on()
 
 
+@case
+def one_that_ends_its_reaper(bed):
+    """What it leaves would come to the shim, which takes orphans for members of the job."""
+    pid = os.path.join(bed.dir, "pid")
+    kills = script(bed, "kills", f"sleep 1000 & echo $! >{pid}; kill -9 $PPID; wait")
+    refuses(bed, "has not ended within 1 s|exit status 137", BeforeSuspend=kills, Timeout="1s")
+    left = int(read_text(pid))
+    wait_until(lambda: not os.path.exists(f"/proc/{left}"), "the end of what it has left")
+
+
+@case
+def many_failures_that_hang(bed):
+    """No more of their hooks run at once than the shim has room for: with 64 children it would die."""
+    pids = os.path.join(bed.dir, "pids")
+    hooks(bed, OnFailure=script(bed, "hang", f"echo $$ >>{pids}; exec sleep 1000"), Timeout="300s")
+    job = bed.run(["sleep", "1000"])
+    shim = bed.shim(job)
+    for _ in range(12):
+        bed.refused(EXIT_UNSUPPORTED, "no GPU state", "suspend", job)
+    expect(bed.shim(job) == shim, "its shim has died")
+    wait_until(lambda: len(read_text(pids).split()) == 8, "the hooks that run at once")
+    for pid in read_text(pids).split():
+        os.kill(int(pid), 9)
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in read_text(pids).split()), "the end of the hooks")
+    bed.expect_state(job, "running")
+
+
 if __name__ == "__main__":
     main()
