@@ -456,4 +456,52 @@ def of_a_user(bed):
         wait_until(lambda: not slurm.jobs_of("n1", NOBODY), "its end", 30)
 
 
+SITES_OWN = """
+#include <stdint.h>
+#include <stdbool.h>
+uint32_t plugin_version = 1;
+int proctrack_p_create(void *step) { return 0; }
+int proctrack_p_add(void *step, int pid) { return 0; }
+int proctrack_p_signal(uint64_t id, int number) { return 0; }
+int proctrack_p_destroy(uint64_t id) { return 0; }
+int proctrack_p_wait(uint64_t id) { return 0; }
+int proctrack_p_get_pids(uint64_t id, int **pids, int *n) { return -1; }
+uint64_t proctrack_p_find(int pid) { return 0; }
+bool proctrack_p_has_pid(uint64_t id, int pid) { return false; }
+"""
+RESUMES = """
+import ctypes, signal, sys
+plugin = ctypes.CDLL(sys.argv[1])
+assert plugin.init() == 0
+plugin.proctrack_p_signal(ctypes.c_uint64(1), signal.SIGCONT)
+"""
+WAIT_S = 1 + 10  # Wait= and what the plugin spares for the helper
+
+
+@case
+def a_helper_that_its_user_holds(bed):
+    """It has the user's rights, so he may trace it: it says something for ever, or nothing more, and does not end. Slurm's own
+    process, which is root's and in which our plugin is, goes on in time."""
+    if not shutil.which("cc"):
+        raise Skipped("no compiler for a plugin to wrap")
+    own = os.path.join(bed.dir, "plugins")
+    os.mkdir(own)
+    with open(f"{own}/own.c", "w", encoding="utf-8") as file:
+        file.write(SITES_OWN)
+    done = run(["cc", "-shared", "-fPIC", "-o", f"{own}/proctrack_own.so", f"{own}/own.c"])
+    expect(done.code == 0, done.why())
+    with open(f"{own}/brumate-slurm.conf", "w", encoding="utf-8") as file:
+        file.write(f"Proctrack=own\nPluginDir={own}\nHelper={own}/helper\nRunDir={own}/steps\nWait=1\n")
+    plugin = os.path.join(bed.build.path, "src", "edges", "slurm", "proctrack_brumate.so")
+    env = {**os.environ, "SLURM_CONF": f"{own}/slurm.conf", "BRUMATE_SLURM_STEP": f"1.0 {os.getuid()} {os.getgid()}"}
+    for holds in ("exec yes >&2", "exec 2>&-; kill -STOP $$"):
+        with open(f"{own}/helper", "w", encoding="utf-8") as file:
+            file.write(f"#!/bin/sh\necho $$ >{own}/pid\n{holds}\n")
+        os.chmod(f"{own}/helper", 0o755)
+        done = run(["/usr/bin/python3", "-c", RESUMES, plugin], env=env, timeout=60)
+        expect(done.code == 0 and done.seconds < WAIT_S + 2, f"{holds}: {done.seconds} s: {done.why()}")
+        expect(done.seconds >= WAIT_S, f"{holds}: it was not held: {done.why()}")
+        expect(process_start(int(read_text(f"{own}/pid"))) is None, f"{holds}: the helper is left")
+
+
 main()

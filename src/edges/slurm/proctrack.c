@@ -42,7 +42,7 @@ EXPORTED uint32_t plugin_version;
 
 extern char **environ;
 
-enum { SPARE_S = 10, GROUPS_MAX = 1024, SAID_BYTES = 512 };
+enum { SPARE_S = 10, GROUPS_MAX = 1024, SAID_BYTES = 512, LOOK_MS = 20 };
 
 static struct {
 	void *library;
@@ -203,25 +203,46 @@ static int ms_until(const struct timespec *end)
 	return ms > 0 ? (int)ms : 0;
 }
 
-/* Reads what the helper says until it hangs up; false: the time is over. Keeps the beginning. */
+/* Reads what the helper says until it hangs up; false: the time is over. Keeps the beginning. The helper is the user's to
+ * trace: it may say something for ever, or read from the pipe itself. */
 static bool listen_to(int fd, char said[static SAID_BYTES], const struct timespec *end)
 {
 	struct pollfd p = { .fd = fd, .events = POLLIN };
 	size_t len = 0;
-	int r;
+	int left_ms;
 
-	while ((r = poll(&p, 1, ms_until(end))) > 0 || (r < 0 && errno == EINTR)) {
+	while ((left_ms = ms_until(end)) > 0) {
 		char more[SAID_BYTES];
-		ssize_t n = r < 0 ? 1 : read(fd, more, sizeof(more));
+		ssize_t n = poll(&p, 1, left_ms) > 0 ? read(fd, more, sizeof(more)) : -1;
 
-		if (r > 0 && n <= 0)
+		if (n == 0)
 			return true;
-		if (r > 0 && len + (size_t)n < SAID_BYTES) {
+		if (n > 0 && len + (size_t)n < SAID_BYTES) {
 			memcpy(said + len, more, (size_t)n);
 			len += (size_t)n;
 			said[len] = '\0';
 		}
 	}
+	return false;
+}
+
+/* One that has closed its end may be stopped by the user; false: the time is over. Ends it then. */
+static bool await_end(pid_t pid, bool in_time, const struct timespec *end, int *ret_status)
+{
+	pid_t r;
+
+	while (in_time && (r = waitpid(pid, ret_status, WNOHANG)) != pid) {
+		if (r < 0 && errno != EINTR)
+			return true; /* slurmstepd has waited for it */
+		in_time = ms_until(end) > 0;
+		poll(NULL, 0, LOOK_MS);
+	}
+	if (in_time)
+		return true;
+	kill(-pid, SIGKILL);
+	kill(pid, SIGKILL); /* it may have been stopped before it had a session */
+	while (waitpid(pid, ret_status, 0) < 0 && errno == EINTR)
+		;
 	return false;
 }
 
@@ -234,6 +255,7 @@ static int run_helper(struct act_of_user *h)
 
 	if (pipe2(fds, O_CLOEXEC) < 0)
 		return -1;
+	fcntl(fds[0], F_SETFL, O_NONBLOCK);
 	h->said_fd = fds[1];
 	clock_gettime(CLOCK_BOOTTIME, &end);
 	end.tv_sec += site.wait_s + SPARE_S;
@@ -241,12 +263,9 @@ static int run_helper(struct act_of_user *h)
 	if (pid == 0)
 		become_helper(h);
 	close(fds[1]);
-	const bool in_time = pid > 0 && listen_to(fds[0], said, &end);
+	const bool in_time =
+		pid > 0 && await_end(pid, listen_to(fds[0], said, &end), &end, &status);
 	close(fds[0]);
-	if (pid > 0 && !in_time)
-		kill(-pid, SIGKILL);
-	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
 	said[strcspn(said, "\n")] = '\0';
 	if (pid < 0 || !in_time)
 		LOG(slurm_error, "proctrack/brumate: %s of step %s: %s; going on without it",
