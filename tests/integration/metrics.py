@@ -3,6 +3,7 @@
 """`brumate metrics`: what Prometheus reads of jobs, operations and checkpoints; as text, as a file, and as the answer to
 requests. Where others can read it, it has no names."""
 
+import contextlib
 import os
 import re
 import signal
@@ -167,10 +168,12 @@ def requests_that_are_slow(bed):
     parts = server.connect()
     for part in (b"GET /met", b"rics HT", b"TP/1.0\r\n"):
         parts.sendall(part)
-    expect(server.connect().recv(1) == b"", "there are more than 16 at a time")
+    late = server.connect()
+    silent[0].settimeout(5)  # half of the time that a request has
+    expect(silent[0].recv(1) == b"", "there are more than 16 at a time, or the first stays")
     parts.sendall(b"\r\n")
     expect(parts.recv(16).startswith(b"HTTP/1.0 200"), "no answer")
-    expect(all(connection.recv(1) == b"" for connection in silent), "they are not dropped")
+    expect(all(connection.recv(1) == b"" for connection in (*silent[1:], late)), "they are not dropped")
     expect(server.ask(b"GET /metrics HTTP/1.0\r\n\r\n").startswith("HTTP/1.0 200"), "no answer after that")
     server.end()
 
@@ -187,6 +190,22 @@ def a_job_that_is_gone_and_a_damaged_record(bed):
     expect(value(samples, "brumate_job_operations_total", job=job, operation="suspend", result="done") == 0, f"{samples}")
     bed.ok("rm", job)
     expect("brumate_job_state{" not in bed.ok("metrics").out, "it is still there")
+
+
+@case
+def those_who_ask_nothing_keep_nobody_out(bed):
+    """All of the places for requests are taken, and taken again: who asks is answered at once all the same."""
+    server = Server(bed)
+    idle = [server.connect() for _ in range(64)]
+    for connection in idle[::2]:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+    for _ in range(3):
+        expect(server.ask(b"GET /metrics HTTP/1.1\r\n\r\n").startswith("HTTP/1.0 200"), "it is not answered")
+        idle += [server.connect() for _ in range(16)]
+    for connection in idle:
+        connection.close()
+    server.end()
 
 
 if __name__ == "__main__":

@@ -138,12 +138,14 @@ struct metrics_server {
 	struct loop_source connections;
 	int fd;
 	bool names;
-	size_t n; /* requests under way */
+	size_t n;	       /* requests under way */
+	struct scrape *oldest; /* of them */
 };
 
 /* Is freed when it is answered, or has taken too long. */
 struct scrape {
 	struct metrics_server *server;
+	struct scrape *newer;
 	struct loop_source source;
 	int fd;
 	char head[REQUEST_BYTES_MAX + 1];
@@ -228,6 +230,19 @@ static bool is_whole(const struct scrape *q)
 	       strstr(q->head, "\r\n\r\n") || strstr(q->head, "\n\n");
 }
 
+static void end_scrape(struct scrape *q)
+{
+	struct scrape **at = &q->server->oldest;
+
+	while (*at != q)
+		at = &(*at)->newer;
+	*at = q->newer;
+	loop_remove(&q->source);
+	close(q->fd);
+	q->server->n--;
+	free(q);
+}
+
 /* Something came, or the time is up. */
 static void take_request(void *arg)
 {
@@ -239,22 +254,26 @@ static void take_request(void *arg)
 		return;
 	if (n > 0)
 		answer(q);
-	loop_remove(&q->source);
-	close(q->fd);
-	q->server->n--;
-	free(q);
+	end_scrape(q);
 }
 
 static void take_connection(void *arg)
 {
 	struct metrics_server *s = arg;
 	int fd = accept4(s->fd, NULL, NULL, SOCK_CLOEXEC);
-	struct scrape *q = fd >= 0 && s->n < REQUESTS_MAX ? calloc(1, sizeof(*q)) : NULL;
+	struct scrape *q = fd >= 0 ? calloc(1, sizeof(*q)) : NULL;
 
 	if (!q) {
 		cleanup_close(&fd);
 		return;
 	}
+	/* Clients that hold all of them and ask for nothing keep nobody out. */
+	if (s->n == REQUESTS_MAX)
+		end_scrape(s->oldest);
+	struct scrape **at = &s->oldest;
+	while (*at)
+		at = &(*at)->newer;
+	*at = q;
 	s->n++;
 	q->server = s;
 	q->fd = fd;
