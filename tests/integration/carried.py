@@ -78,6 +78,34 @@ while open(f"/proc/self/task/{os.getpid()}/children").read().split() == []: time
     log.goes_on()
 
 
+# Nothing takes the answer out: it waits in the socket. What is sent is RTM_GETLINK, with NLM_F_REQUEST and NLM_F_DUMP.
+UNREAD = """
+import select, socket, struct
+s = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
+{}
+s.send(struct.pack("=IHHIIB3x", 20, 18, 0x301, 1, 0, 0))
+select.select([s], [], [])
+"""
+
+
+def unread_answers(bed):
+    for bound in ("", "s.bind((0, 0))", "s.bind((0, 1))"):
+        job, log = script(bed, UNREAD.format(bound))
+        refused(bed, job, log, "has a netlink socket .fd [0-9]+. with what it has not read yet")
+        bed.end(job)
+
+
+@case
+def netlink_answers_not_read_yet(bed):
+    unread_answers(bed)
+
+
+@case
+@as_user
+def netlink_answers_of_a_user_not_read_yet(bed):
+    unread_answers(bed)
+
+
 LINKED = """
 import os, tempfile
 f = tempfile.NamedTemporaryFile(dir="/var/tmp", buffering=0, delete=False); f.write(b"linked")
