@@ -54,6 +54,7 @@ void attributes_fini(struct attributes *a)
 		free(a->items[i].ranges);
 		free(a->items[i].locked);
 		free(a->items[i].watches);
+		free(a->items[i].alarms);
 	}
 	free(a->items);
 	*a = ATTRIBUTES_EMPTY;
@@ -571,7 +572,8 @@ static int read_process(struct attributes_process *ret, const struct proc_info *
 		(uint32_t)read_number(info->id.pid, "coredump_filter", 16, UINT32_MAX);
 	ret->personality = (uint32_t)read_number(info->id.pid, "personality", 16, UINT32_MAX);
 	read_memory_policy(ret, info->id.pid);
-	if (read_watches(ret, info->id.pid) < 0)
+	if (read_watches(ret, info->id.pid) < 0 ||
+	    alarms_read(&ret->alarms, &ret->n_alarms, info->id.pid) < 0)
 		return -ENOMEM;
 	for (struct dirent *e; dir && (e = readdir(dir));) {
 		struct attributes_thread *threads =
@@ -646,6 +648,10 @@ char *attributes_encode(const struct attributes *a, size_t *ret_len_bytes)
 		for (size_t k = 0; k < p->n_watches; k++)
 			fprintf(f, "watch %d %d %" PRIx32 " %d\n", p->watches[k].fd,
 				p->watches[k].number, p->watches[k].mask, p->watches[k].file_fd);
+		for (size_t k = 0; k < p->n_alarms; k++)
+			fprintf(f, "alarm %d %d %" PRIu64 " %" PRIu64 " %" PRIu64 "\n",
+				p->alarms[k].fd, p->alarms[k].ends_with_clock, p->alarms[k].due_ns,
+				p->alarms[k].interval_ns, p->alarms[k].ticks);
 		for (size_t k = 0; k < p->n_ranges; k++)
 			fprintf(f, "memory %" PRIx64 " %" PRIx64 " %s %s\n", p->ranges[k].start,
 				p->ranges[k].len_bytes, or_none(p->ranges[k].policy),
@@ -791,6 +797,23 @@ static int decode_watch(struct attributes *a, const char *line)
 	return array_add(p->watches, p->n_watches, w);
 }
 
+static int decode_alarm(struct attributes *a, const char *line)
+{
+	struct attributes_process *p = a->n ? &a->items[a->n - 1] : NULL;
+	unsigned ends_with_clock;
+	struct alarm alarm;
+	int end = 0;
+
+	if (!p ||
+	    sscanf(line, "alarm %d %u %" SCNu64 " %" SCNu64 " %" SCNu64 "%n", &alarm.fd,
+		   &ends_with_clock, &alarm.due_ns, &alarm.interval_ns, &alarm.ticks, &end) != 5 ||
+	    line[end] || alarm.fd < 0 || ends_with_clock > 1 || alarm.due_ns > INT64_MAX ||
+	    alarm.interval_ns > INT64_MAX || p->n_alarms >= ATTRIBUTES_ALARMS_MAX)
+		return -EBADMSG;
+	alarm.ends_with_clock = ends_with_clock;
+	return array_add(p->alarms, p->n_alarms, alarm);
+}
+
 int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes)
 {
 	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
@@ -810,6 +833,7 @@ int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes
 		    : !strncmp(line, "thread ", 7) ? add_thread(&a, line)
 		    : !strncmp(line, "memory ", 7) ? decode_range(&a, line)
 		    : !strncmp(line, "watch ", 6)  ? decode_watch(&a, line)
+		    : !strncmp(line, "alarm ", 6)  ? decode_alarm(&a, line)
 		    : !strncmp(line, "flags ", 6)  ? decode_flags(&a, line)
 		    : !strncmp(line, "policy ", 7) ? decode_policy(&a, line)
 		    : !strncmp(line, "locked ", 7) ? decode_locked(&a, line)
@@ -1155,20 +1179,33 @@ void attributes_apply(const struct attributes *a, const struct proc_tree *tree,
 	}
 }
 
+static void watch_process(const struct giving *g, const struct attributes_process *p)
+{
+	const pid_t pid = g->process->id.pid;
+	size_t n_watches = 0, n_alarms = 0; /* that were missed */
+
+	for (size_t i = 0; i < p->n_watches; i++)
+		n_watches += !watch_again(&p->watches[i], pid);
+	for (size_t i = 0; i < p->n_alarms; i++)
+		n_alarms += !alarm_set(&p->alarms[i], pid);
+	if (n_watches)
+		tell(g, "%zu watch%s of inotify on deleted files could not be set again", n_watches,
+		     n_watches == 1 ? "" : "es");
+	if (n_alarms)
+		tell(g,
+		     "%zu timer%s could not be set to the time of day that they had: what was "
+		     "left is counted from now on",
+		     n_alarms, n_alarms == 1 ? "" : "s");
+}
+
 void attributes_watch(const struct attributes *a, const struct proc_tree *tree,
 		      attributes_note_fn note, void *arg)
 {
 	for (size_t i = 0; i < tree->n; i++) {
 		const struct giving g = { note, arg, &tree->items[i] };
-		size_t n_missed = 0;
 
 		for (size_t k = 0; k < a->n; k++)
-			for (size_t w = 0; w < a->items[k].n_watches; w++)
-				if (a->items[k].pid == tree->items[i].inner_pid)
-					n_missed += !watch_again(&a->items[k].watches[w],
-								 tree->items[i].id.pid);
-		if (n_missed)
-			tell(&g, "%zu watch%s of inotify on deleted files could not be set again",
-			     n_missed, n_missed == 1 ? "" : "es");
+			if (a->items[k].pid == tree->items[i].inner_pid)
+				watch_process(&g, &a->items[k]);
 	}
 }

@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "process/alarms.h"
 #include "process/process.h"
 
 enum {
@@ -20,6 +21,7 @@ enum {
 	ATTRIBUTES_THREADS_MAX = 1 << 16,
 	ATTRIBUTES_RANGES_MAX = 1 << 14,
 	ATTRIBUTES_WATCHES_MAX = 1 << 16,
+	ATTRIBUTES_ALARMS_MAX = 1 << 20,
 	ATTRIBUTES_PROCESSES_MAX = 1 << 17,
 	ATTRIBUTES_BYTES_MAX = 256 << 20,
 	ATTRIBUTES_LIST_BYTES = 1024, /* of a list of CPUs or nodes as text */
@@ -77,6 +79,8 @@ struct attributes_process {
 	size_t n_locked;
 	struct attributes_watch *watches; /* owned */
 	size_t n_watches;
+	struct alarm *alarms; /* owned */
+	size_t n_alarms;
 };
 
 struct attributes {
@@ -124,7 +128,7 @@ typedef void (*attributes_note_fn)(void *arg, const char *text);
 void attributes_apply(const struct attributes *a, const struct proc_tree *tree,
 		      attributes_note_fn note, void *arg);
 
-/** Makes the watches again, which were lost with the name that CRIU gave such a file for a moment. Uses our own rights,
- * as it needs those of a tracer. */
+/** Makes the watches again, which were lost with the name that CRIU gave such a file for a moment, and sets the alarms. Uses
+ * our own rights, as it needs those of a tracer. */
 void attributes_watch(const struct attributes *a, const struct proc_tree *tree,
 		      attributes_note_fn note, void *arg);

@@ -19,7 +19,14 @@
 #include "cuda.h"
 #include "program.h"
 
-enum { PERIOD_NS = 20000000, ENDS_MS = 10000, AWHILE_MS = 300, COUNT = 5 };
+enum {
+	PERIOD_NS = 20000000,
+	CALENDAR_NS = 250000000,
+	NEAR_NS = 5000000,
+	ENDS_MS = 10000,
+	AWHILE_MS = 300,
+	COUNT = 5,
+};
 #define NS_PER_S 1000000000LL
 
 static long long now_ns(clockid_t clock)
@@ -123,6 +130,52 @@ static bool descriptors_are_right(void)
 	return true;
 }
 
+/* ---- at a time of day ---- */
+
+static int dated, calendar;
+static long long dated_ns, calendar_ns;
+
+static void make_dated(void)
+{
+	const long long now = now_ns(CLOCK_REALTIME);
+
+	dated_ns = now + 3600 * NS_PER_S;
+	calendar_ns = now + CALENDAR_NS;
+	dated = make_descriptor(CLOCK_REALTIME, TFD_TIMER_ABSTIME, dated_ns, 0);
+	calendar = make_descriptor(CLOCK_REALTIME, TFD_TIMER_ABSTIME, calendar_ns, CALENDAR_NS);
+}
+
+/* Whether it comes when it is due, by what is left of it. */
+static bool is_due(int fd, long long due_ns)
+{
+	struct itimerspec when;
+	const long long before = now_ns(CLOCK_REALTIME);
+
+	if (timerfd_gettime(fd, &when) < 0)
+		return false;
+	const long long left = when.it_value.tv_sec * NS_PER_S + when.it_value.tv_nsec;
+	return before + left - NEAR_NS < due_ns && due_ns < now_ns(CLOCK_REALTIME) + left + NEAR_NS;
+}
+
+/* It may tick between the calls. */
+static bool calendar_is_right(void)
+{
+	for (int i = 0; i < COUNT; i++) {
+		calendar_ns += CALENDAR_NS * (long long)ticks_within(calendar, 0);
+		if (is_due(calendar, calendar_ns))
+			return true;
+	}
+	return false;
+}
+
+static bool dates_are_right(void)
+{
+	if (!is_due(dated, dated_ns))
+		return fails("a timer does not come at the time of day that it was set to");
+	return calendar_is_right() || fails("a timer that repeats from a time of day on has "
+					    "another count, or comes at other times");
+}
+
 static bool semaphore_is_right(void)
 {
 	uint64_t one = 0;
@@ -218,7 +271,8 @@ static bool timers_are_right(void)
 
 static bool step(void *state, uint64_t n)
 {
-	return descriptors_are_right() && semaphore_is_right() && timers_are_right();
+	return descriptors_are_right() && dates_are_right() && semaphore_is_right() &&
+	       timers_are_right();
 }
 
 int main(int argc, char **argv)
@@ -227,6 +281,7 @@ int main(int argc, char **argv)
 
 	options_parse(&options, argc, argv, "timers [--steps N] [--interval-ms N]");
 	make_descriptors();
+	make_dated();
 	make_timers();
 	steps_run(&options, step, say_wrong, NULL);
 	atomic_store(&may_end, true);

@@ -4,6 +4,8 @@
 #include "sanitized.h"
 #include "process/attributes.h"
 
+#include "base/clock.h"
+
 #include <linux/mempolicy.h>
 #include <pthread.h>
 #include <sched.h>
@@ -12,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 
 static char notes[4096];
 
@@ -241,6 +244,69 @@ static void watches_deleted(void *arg)
 	little_pause(NULL);
 }
 
+/* One that has ticked, and ends with a change of the clock; one that is to come once; and one that is not of a time of day. */
+static void sets_alarms(void *arg)
+{
+	const struct itimerspec past = { .it_value.tv_sec = 1, .it_interval.tv_sec = 100 },
+				future = { .it_value.tv_sec = 1ll << 33 },
+				span = { .it_value.tv_sec = 1000 };
+	int first = timerfd_create(CLOCK_REALTIME, TFD_NONBLOCK),
+	    second = timerfd_create(CLOCK_REALTIME, TFD_NONBLOCK),
+	    third = timerfd_create(CLOCK_REALTIME, TFD_NONBLOCK);
+
+	(void)arg;
+	CHECK(timerfd_settime(first, TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET, &past, NULL) ==
+	      0);
+	CHECK(timerfd_settime(second, TFD_TIMER_ABSTIME, &future, NULL) == 0);
+	CHECK(timerfd_settime(third, 0, &span, NULL) == 0);
+	little_pause(NULL);
+}
+
+static uint64_t ticks_of(pid_t pid, int number)
+{
+	auto_close int process = (int)syscall(SYS_pidfd_open, pid, 0);
+	auto_close int fd = (int)syscall(SYS_pidfd_getfd, process, number, 0);
+	uint64_t n = 0;
+
+	return read(fd, &n, sizeof(n)) == sizeof(n) ? n : 0;
+}
+
+static void alarms_are_set_again(void)
+{
+	struct little l = little_start(sets_alarms, NULL);
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
+
+	*notes = '\0';
+	little_wait_ready(&l);
+	read_of(&a, &tree, &l);
+	there_and_back(&a);
+	struct alarm *alarms = a.items[0].alarms;
+	CHECK(a.items[0].n_alarms == 2);
+	struct alarm *first = &alarms[alarms[0].interval_ns == 0],
+		     *second = &alarms[alarms[0].interval_ns != 0];
+	CHECK(first->ends_with_clock && first->interval_ns == 100 * NS_PER_S && first->ticks > 1e7);
+	CHECK(!second->ends_with_clock && !second->interval_ns && !second->ticks);
+	CHECK((first->due_ns + NS_PER_S / 2) / NS_PER_S % 100 == 1);
+	CHECK((second->due_ns + NS_PER_S / 2) / NS_PER_S == 1ull << 33);
+
+	/* As if 1000 s had passed, and the time of the second. */
+	const uint64_t ticks = first->ticks;
+	first->due_ns -= 1000 * NS_PER_S;
+	second->due_ns = 1;
+	attributes_watch(&a, &tree, note, NULL);
+	CHECK(!*notes);
+	uint64_t now = ticks_of(l.pid, first->fd);
+	CHECK(now == ticks + 10 || now == ticks + 11);
+	while (!ticks_of(l.pid, second->fd))
+		usleep(1000);
+
+	second->fd = 1000;
+	attributes_watch(&a, &tree, note, NULL);
+	CHECK(strstr(notes, "1 timer could not be set to the time of day"));
+	little_end(&l);
+}
+
 static void watches_are_set_again(void)
 {
 	struct little l = little_start(watches_deleted, NULL);
@@ -268,5 +334,6 @@ int main(void)
 	says_what_is_not_here();
 	reads_what_is_of_one_thread();
 	watches_are_set_again();
+	alarms_are_set_again();
 	return 0;
 }
