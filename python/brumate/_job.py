@@ -33,14 +33,12 @@ def duration(seconds: Seconds) -> str:
     return f"{max(1, round(seconds * 1000))}ms"
 
 
-def checkpoint_options(leave_running: bool, name: Optional[str], directory: Optional[str],
-                       timeout: Optional[Seconds]) -> List[str]:
-    """The options of ``brumate checkpoint`` for these arguments."""
-    options = ["--leave-running"] if leave_running else []
-    if name is not None:
-        options.append(f"--name={name}")
-    if directory is not None:
-        options.append(f"--dir={directory}")
+def checkpoint_options(name: Optional[str], directory: Optional[str], timeout: Optional[Seconds], compress: Optional[str] = None,
+                       key_file: Optional[str] = None, **flags: bool) -> List[str]:
+    """The options of ``brumate checkpoint`` for these arguments. ``flags``: those without a value, by their names."""
+    options = [f"--{flag.replace('_', '-')}" for flag, is_set in flags.items() if is_set]
+    values = {"name": name, "dir": directory, "compress": compress, "key-file": key_file}
+    options += [f"--{option}={value}" for option, value in values.items() if value is not None]
     if timeout is not None:
         options += ["--timeout", duration(timeout)]
     return options
@@ -84,21 +82,29 @@ class Job:
 
     def suspend(self, timeout: Optional[Seconds] = None) -> Summary:
         """Takes the job off its GPUs; its device memory is kept in host memory."""
-        return _summary(ask("suspend", *checkpoint_options(False, None, None, timeout), operands=[self.name]))
+        return _summary(ask("suspend", *checkpoint_options(None, None, timeout), operands=[self.name]))
 
     def resume(self, timeout: Optional[Seconds] = None) -> Summary:
         """Brings a suspended job back to its GPUs."""
-        return _summary(ask("resume", *checkpoint_options(False, None, None, timeout), operands=[self.name]))
+        return _summary(ask("resume", *checkpoint_options(None, None, timeout), operands=[self.name]))
 
     def checkpoint(self, leave_running: bool = False, name: Optional[str] = None, directory: Optional[str] = None,
-                   timeout: Optional[Seconds] = None) -> Summary:
-        """Saves the job to disk, and ends it unless it is to be left running. ``name``: of the checkpoint."""
-        return _summary(ask("checkpoint", *checkpoint_options(leave_running, name, directory, timeout), operands=[self.name]))
+                   timeout: Optional[Seconds] = None, *, with_files: bool = False, tcp_close: bool = False,
+                   tcp_skip_in_flight: bool = False, drop_external: bool = False, live: bool = False, keep_copy: bool = False,
+                   rehearse: bool = False, force: bool = False, compress: Optional[str] = None,
+                   key_file: Optional[str] = None) -> Summary:
+        """Saves the job to disk, and ends it unless it is to be left running. ``name``: of the checkpoint. ``with_files``: takes
+        in the content of files that the job writes. The others are as the options of brumate-checkpoint(1)."""
+        options = checkpoint_options(
+            name, directory, timeout, compress, key_file, leave_running=leave_running, with_files=with_files, tcp_close=tcp_close,
+            tcp_skip_in_flight=tcp_skip_in_flight, drop_external=drop_external, live=live, keep_copy=keep_copy, rehearse=rehearse,
+            force=force)
+        return _summary(ask("checkpoint", *options, operands=[self.name]))
 
     def restore(self, timeout: Optional[Seconds] = None, gpu_map: Optional[Mapping[Union[int, str], Union[int, str]]] = None) -> Summary:
         """Brings the job back from its latest checkpoint. ``gpu_map``: GPUs that it had, and those that it gets instead; numbers or
         UUIDs."""
-        options = checkpoint_options(False, None, None, timeout)
+        options = checkpoint_options(None, None, timeout)
         if gpu_map:
             options.append("--gpu-map=" + ",".join(f"{old}={new}" for old, new in gpu_map.items()))
         return _summary(ask("restore", "--job", *options, operands=[self.name]))

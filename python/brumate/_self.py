@@ -77,19 +77,25 @@ def _wait(link: str, checkpoint: str, path: str, life: Tuple[str, str]) -> bool:
 
 
 def checkpoint(leave_running: bool = True, name: Optional[str] = None, directory: Optional[str] = None,
-               timeout: Optional[Seconds] = None) -> bool:
+               timeout: Optional[Seconds] = None, *, with_files: bool = False, tcp_close: bool = False,
+               tcp_skip_in_flight: bool = False, drop_external: bool = False, live: bool = False, keep_copy: bool = False,
+               force: bool = False, compress: Optional[str] = None, key_file: Optional[str] = None) -> bool:
     """Saves the job that this program is a process of, at this point.
 
     False: the checkpoint has been made, and the program runs on. True: the program was restored from it. With
     leave_running=False it returns only in the restored program. BrumateError: there is no checkpoint, and the
     program runs on, as it does where it is not a job or brumate is not installed. In a program of several threads the
-    others go on while this one waits.
+    others go on while this one waits. ``with_files``: takes in the content of files that the job writes. The other arguments are
+    as the options of brumate-checkpoint(1).
     """
+    options = checkpoint_options(
+        name, directory, timeout, compress, key_file, leave_running=leave_running, with_files=with_files, tcp_close=tcp_close,
+        tcp_skip_in_flight=tcp_skip_in_flight, drop_external=drop_external, live=live, keep_copy=keep_copy, force=force)
     with _one_at_a_time:
         for hook in _before:
             hook()
         life = _life()
-        asked = ask("checkpoint", "--self", *checkpoint_options(leave_running, name, directory, timeout))
+        asked = ask("checkpoint", "--self", *options)
         restored = _wait(asked["answer"], asked["checkpoint"], os.path.join(asked["dir"], asked["checkpoint"]), life)
         if restored:
             for hook in _after:

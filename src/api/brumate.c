@@ -28,7 +28,7 @@ enum {
 	TEXT_BYTES = 2048,
 	POLL_NS = 20000000,
 	UNREADABLE_LOOKS_MAX = 500, /* 10 s: the answer is there before the command replies */
-	EXIT_NOT_FOUND = 3, /* exit code of brumate, see brumate(1) */
+	EXIT_NOT_FOUND = 3,	    /* exit code of brumate, see brumate(1) */
 	EXIT_PERMISSION = 5,
 	EXIT_BUSY = 6,
 };
@@ -132,8 +132,8 @@ static void read_all(int fd, char *ret, size_t room)
 	size_t len = 0;
 	ssize_t n;
 
-	while (len < room - 1 && ((n = read(fd, ret + len, room - 1 - len)) > 0 ||
-				  (n < 0 && errno == EINTR)))
+	while (len < room - 1 &&
+	       ((n = read(fd, ret + len, room - 1 - len)) > 0 || (n < 0 && errno == EINTR)))
 		len += n > 0 ? (size_t)n : 0;
 	ret[len] = '\0';
 }
@@ -197,16 +197,25 @@ static int run_command(char *output, char *const *argv)
 	return status ? told(status, output) : 0;
 }
 
+static const char *const options[] = {
+	"--leave-running", /* BRUMATE_LEAVE_RUNNING, and so on */
+	"--with-files",
+	"--tcp-close",
+	"--drop-external",
+};
+enum { N_OPTIONS = sizeof(options) / sizeof(options[0]) };
+
 static int ask(struct asked *ret, const char *name, unsigned flags)
 {
 	const char *command = getenv("BRUMATE_COMMAND");
 	char output[OUTPUT_BYTES];
-	char *argv[9] = { (char *)(command && *command ? command : "brumate"), "checkpoint", "--self",
-			  "--format", "json" };
+	char *argv[8 + N_OPTIONS] = { (char *)(command && *command ? command : "brumate"),
+				      "checkpoint", "--self", "--format", "json" };
 	size_t n = 5;
 
-	if (flags & BRUMATE_LEAVE_RUNNING)
-		argv[n++] = "--leave-running";
+	for (unsigned i = 0; i < N_OPTIONS; i++)
+		if (flags & 1u << i)
+			argv[n++] = (char *)options[i];
 	if (name)
 		argv[n++] = "--name";
 	if (name)
@@ -272,7 +281,7 @@ PUBLIC int brumate_checkpoint(const char *name, unsigned flags)
 	const struct birth born = birth();
 
 	error_text[0] = '\0';
-	if (flags & ~(unsigned)BRUMATE_LEAVE_RUNNING)
+	if (flags >> N_OPTIONS)
 		return fail(EINVAL, "brumate_checkpoint: unknown flags");
 	if (!born.ticks)
 		return fail(ENOSYS, "brumate_checkpoint: /proc is not there");

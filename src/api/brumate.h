@@ -11,6 +11,9 @@ extern "C" {
 
 enum {
 	BRUMATE_LEAVE_RUNNING = 1u << 0, /* do not end the program after it */
+	BRUMATE_WITH_FILES = 1u << 1,	 /* take in the content of files that the job writes */
+	BRUMATE_TCP_CLOSE = 1u << 2,	 /* a restore finds its TCP connections closed */
+	BRUMATE_DROP_EXTERNAL = 1u << 3, /* and unix connections to outside the job */
 };
 
 enum {

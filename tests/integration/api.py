@@ -41,7 +41,7 @@ with job.paused() as summary:
     assert job.state == "suspended", job.state
 assert job.state == "running", job.state
 assert [j.name for j in brumate.jobs()] == [job.describe()["id"]]
-made = job.checkpoint(name="by-python", timeout=300)
+made = job.checkpoint(name="by-python", timeout=300, with_files=True, live=True, keep_copy=False, compress="none")
 assert made.checkpoint == "by-python" and job.state == "checkpointed", made
 assert job.wait() is None
 assert job.restore(gpu_map={0: 1}).operation == "restore" and job.state == "running"
@@ -136,6 +136,53 @@ def python_saves_itself_and_goes_on(bed):
     bed.ok("restore", "own")
     wait_for(out, ["before", "after", "restored"])  # it is the file that it was
     expect(lines(out + ".after-own") == ["goes on"], "what was written since is not kept")
+
+
+WITH_FILE = """
+import sys, threading
+import brumate
+
+data = open(sys.argv[1], "r+b", buffering=0)
+print("ready", flush=True)
+restored = brumate.checkpoint(name="own", with_files=True, tcp_close=True, tcp_skip_in_flight=True, drop_external=True,
+                              compress="lz4")
+if not restored:
+    data.write(b"two")
+data.seek(0)
+print("asked", int(restored), data.read().decode(), flush=True)
+threading.Event().wait()
+"""
+
+
+def file_comes_back(bed, path, job):
+    """One that the program has changed since it was saved."""
+    log = bed.log(job)
+    log.wait_until(lambda text: "asked 0 two" in text, "the program to be told of the checkpoint", 60)
+    bed.ok("kill", job)
+    expect(lines(path) == ["two"], "the file is not that of the program")
+    bed.ok("restore", "own")
+    log.wait_until(lambda text: text.rstrip().endswith("asked 1 one"), "the program to have its file again", 60)
+    expect(lines(path) == ["one"], "the file is not as it was")
+
+
+def data_file(bed):
+    path = os.path.join(bed.dir, "data")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("one")
+    return path
+
+
+@case
+def python_saves_itself_with_its_files(bed):
+    path = data_file(bed)
+    file_comes_back(bed, path, bed.run([sys.executable, "-c", WITH_FILE, path], env={
+        "PYTHONPATH": PYTHON, "PYTHONDONTWRITEBYTECODE": "1", "BRUMATE_COMMAND": bed.brumate}))
+
+
+@case
+def c_program_saves_itself_with_its_files(bed):
+    path = data_file(bed)
+    file_comes_back(bed, path, bed.run([bed.program("asks"), "files", "own", path], env={"BRUMATE_COMMAND": bed.brumate}))
 
 
 TWICE = """
