@@ -176,6 +176,10 @@ typedef unsigned (*criu_regular_fn)(void *arg, const char *path);
  * 0, -EBADMSG, -ENOMEM, or another -errno. */
 int criu_regular_rewrite(int dir_fd, criu_regular_fn fn, void *arg);
 
+/** Looks in the images of a dump beneath @dir_fd for a file that has lost the name it was opened by, and has another: CRIU has
+ * given it one more, which is gone again where the job goes on. 1 (@ret: the lost name, owned), 0, -EBADMSG, -ENOMEM, -errno. */
+int criu_linked_find(int dir_fd, char **ret);
+
 /** A file or directory in the images of a dump that had no name any more (CRIU: a ghost). */
 struct criu_ghost {
 	uint32_t number;

@@ -123,6 +123,41 @@ static bool is_removed(const struct removed *removed, uint32_t id)
 	return false;
 }
 
+/* 1: @entry is a file of @removed that has another name; 0, -errno. */
+static int take_linked(char **ret, const struct criu_entries *entry, const struct removed *removed)
+{
+	CriuImage__File *m = criu_image__file__unpack(NULL, entry->left, entry->p);
+	int r = m ? 0 : -EBADMSG;
+
+	for (size_t i = 0; r == 0 && m->regular && i < removed->n; i++) {
+		if (removed->items[i].ghost || removed->items[i].id != m->id)
+			continue;
+		*ret = strndup((const char *)m->regular->name.data, m->regular->name.len);
+		r = *ret ? 1 : -ENOMEM;
+	}
+	if (m)
+		criu_image__file__free_unpacked(m, NULL);
+	return r;
+}
+
+int criu_linked_find(int dir_fd, char **ret)
+{
+	struct removed removed = { 0 };
+	auto_free char *text = NULL;
+	struct criu_entries image, entry;
+	size_t len;
+	int r = read_removed(&removed, dir_fd), found = 0;
+
+	if (r == 0 && removed.n)
+		r = file_read_plain(dir_fd, "files.img", CRIU_IMAGE_BYTES_MAX, &text, &len);
+	if (r == 0 && removed.n)
+		r = criu_entries_open(&image, text, len, CRIU_MAGIC_IMAGE, CRIU_MAGIC_FILES);
+	while (r == 0 && removed.n && !found && (r = criu_entries_next(&image, &entry)) > 0)
+		r = (found = take_linked(ret, &entry, &removed)) < 0 ? found : 0;
+	free(removed.items);
+	return r < 0 ? r : found;
+}
+
 /* ---- all files ---- */
 
 static void change(CriuImage__RegularFile *m, unsigned what)

@@ -33,6 +33,7 @@
 #include "engine/secret.h"
 #include "engine/together.h"
 #include "chunks/chunks.h"
+#include "criu/images.h"
 
 enum { CRIU_TIMEOUT_S = 600, STATUS_BYTES_MAX = 1 << 16, KILL_TIMEOUT_MS = 30000, IDS_MAX = 1000 };
 
@@ -365,6 +366,22 @@ static int save_frozen(struct op *op, struct brumate_error *err)
 		     : cpu_memory_image_frozen(op->images.cpu_memory, &frozen, &op->progress, err);
 }
 
+/* The preflight finds it where it may look at what is mapped, which takes root's rights. */
+static int check_linked(struct op *op, struct brumate_error *err)
+{
+	auto_free char *name = NULL;
+	int r = op->request->leave_running ? criu_linked_find(op->images.dir_fd, &name) : 0;
+
+	if (r < 0)
+		return brumate_fail(err, -r, "CRIU's images of files: %s", strerror(-r));
+	if (r == 0)
+		return 0;
+	brumate_fail(err, EOPNOTSUPP,
+		     "the job has %s mapped or open, which was deleted and has another name", name);
+	brumate_hint(err, "without --leave-running and --every it can be saved");
+	return -EOPNOTSUPP;
+}
+
 static int criu_event(void *arg, enum criu_event event, struct proc_id root,
 		      struct brumate_error *err)
 {
@@ -378,7 +395,7 @@ static int criu_event(void *arg, enum criu_event event, struct proc_id root,
 		return save_frozen(op, err);
 	if (event != CRIU_EVENT_DUMPED ||
 	    (r = rights_check_images(op->images.dir_fd, &op->checkpoint.manifest, true, err)) < 0 ||
-	    (r = op_attributes_write(op, err)) < 0 ||
+	    (r = check_linked(op, err)) < 0 || (r = op_attributes_write(op, err)) < 0 ||
 	    (r = cpu_memory_image_dumped(op->images.cpu_memory, &op->progress, err)) < 0 ||
 	    (r = job_files_save(op, err)) < 0)
 		return r;

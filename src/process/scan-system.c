@@ -351,14 +351,35 @@ void scan_leases(struct scan *s)
 
 /* ---- files that have lost the name they were opened by, and have another ---- */
 
-static bool is_linked(const struct scan_fd *f)
+static bool is_linked(const char *target, const struct stat *st)
 {
 	static const char deleted[] = " (deleted)";
-	size_t len = strlen(f->target);
+	size_t len = strlen(target);
 
-	return S_ISREG(f->st.st_mode) && f->st.st_nlink && *f->target == '/' &&
-	       len > strlen(deleted) && !strcmp(f->target + len - strlen(deleted), deleted) &&
-	       strncmp(f->target, "/memfd:", 7) != 0;
+	return S_ISREG(st->st_mode) && st->st_nlink && *target == '/' && len > strlen(deleted) &&
+	       !strcmp(target + len - strlen(deleted), deleted) &&
+	       strncmp(target, "/memfd:", 7) != 0;
+}
+
+/* Without CAP_CHECKPOINT_RESTORE the kernel does not tell; then CRIU's images do, once the job stands still. */
+static void check_mapped(struct scan *s, const struct proc_info *p)
+{
+	auto_closedir DIR *dir = proc_dir_open(p->id.pid, "map_files");
+
+	for (struct dirent *e; dir && (e = readdir(dir));) {
+		char target[512];
+		struct stat st;
+		ssize_t n = readlinkat(dirfd(dir), e->d_name, target, sizeof(target) - 1);
+
+		target[n > 0 ? n : 0] = '\0';
+		if (n <= 0 || scan_stat_fd(dirfd(dir), e->d_name, &st) < 0 ||
+		    !is_linked(target, &st))
+			continue;
+		scan_found(s, SCAN_NOTE, p, SCAN_LINKED,
+			   "without --leave-running and --every it can be saved",
+			   "has %.100s mapped, which has another name", target);
+		return;
+	}
 }
 
 /* CRIU gives it a name next to the lost one, which takes root's rights, and which is gone again where the job goes on: nobody knows
@@ -368,7 +389,7 @@ void scan_linked(struct scan *s)
 	const bool of_root = !s->tree->n || s->tree->items[0].uid == 0;
 
 	for (size_t i = 0; i < s->n_fds; i++)
-		if (is_linked(&s->fds[i]))
+		if (is_linked(s->fds[i].target, &s->fds[i].st))
 			scan_found(s, of_root ? SCAN_NOTE : SCAN_REFUSE, s->fds[i].process,
 				   SCAN_LINKED,
 				   of_root ? "without --leave-running and --every it can be saved"
@@ -376,6 +397,9 @@ void scan_linked(struct scan *s)
 					     "resume work",
 				   "has %.100s open (fd %d), which has another name",
 				   s->fds[i].target, s->fds[i].fd);
+	for (size_t i = 0; i < s->tree->n; i++)
+		if (s->tree->items[i].state != 'Z')
+			check_mapped(s, &s->tree->items[i]);
 }
 
 /* ---- threads ---- */

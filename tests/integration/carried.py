@@ -138,6 +138,46 @@ def a_file_with_another_name_of_a_user(bed):
     os.unlink(re.search("^other (.*)$", log.text(), re.MULTILINE)[1])
 
 
+MAPPED = """
+import ctypes, mmap, os, tempfile
+fd, path = tempfile.mkstemp(dir="/var/tmp"); os.write(fd, bytes(8192)); os.link(path, path + ".other")
+c = ctypes.CDLL(None); c.mmap.restype = ctypes.c_void_p
+c.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+at = c.mmap(None, 8192, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, 0); os.close(fd); os.unlink(path)
+print("other", path + ".other", flush=True)
+def check(step):
+    ctypes.memmove(at, b"%08d" % step, 8)
+    with open(path + ".other", "rb") as file: assert file.read(8) == b"%08d" % step, "memory and file have parted"
+"""
+
+
+def mapped_by_another_name(bed, code, words):
+    """What is written to memory is in the file still; where the job goes on, the checkpoint would have nothing to find it by."""
+    job, log = script(bed, MAPPED, "check(step)")
+    other = re.search("^other (.*)$", log.text(), re.MULTILINE)[1]
+    bed.refused(code, words, "checkpoint", "--leave-running", job)
+    bed.expect_whole(job, log)
+    for _ in range(2):
+        bed.operation("checkpoint", job)
+        bed.operation("restore", job)
+        log.goes_on()
+    expect(os.stat(other).st_nlink == 1, "CRIU's own name of it is left")
+    bed.end(job)
+    os.unlink(other)
+
+
+@case
+def a_mapped_file_with_another_name(bed):
+    mapped_by_another_name(bed, 4, "mapped, which has another name")
+
+
+@case
+@as_user
+def a_mapped_file_with_another_name_of_a_user(bed):
+    # The kernel does not tell a user what is mapped until CRIU looks.
+    mapped_by_another_name(bed, 7, "which was deleted and has another name")
+
+
 def a_lease(bed):
     """Its holder is ended by SIGIO as soon as anybody opens the file: neither doctor nor a checkpoint does."""
     setup = """
