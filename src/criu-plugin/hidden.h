@@ -21,6 +21,9 @@
  * without the shim. */
 #define HIDDEN_PLUGIN_NAME "brumate"
 
+/** How CRIU is given a new end of a TCP connection; the number of its file in the images follows, as %x. */
+#define HIDDEN_CONNECTION_KEY "brumate-connection:"
+
 enum { HIDDEN_MAGIC = 0x62724831, HIDDEN_RANGES_MAX = 1 << 16 };
 
 /** Private memory [start, end) of a process, numbered as CRIU does. */
@@ -57,7 +60,7 @@ struct thread_notes {
 	uint32_t n_early_waits; /* that end early (calls.h) */
 	uint32_t
 		error; /* an errno: the registers of process @pid cannot be read, or not restored */
-	int64_t pid;	 /* numbered as CRIU does, as all of this */
+	int64_t pid;   /* numbered as CRIU does, as all of this */
 	int64_t kept_by; /* a thread that does not release @kept (registers.h); 0: there is none */
 	uint64_t kept;
 };

@@ -6,9 +6,11 @@
  * of the table.
  */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "criu-plugin/calls.h"
 #include "criu-plugin/plugin.h"
@@ -175,9 +177,28 @@ static int dump_ext_file(int fd, int id)
 	return r;
 }
 
+/* A new end of a TCP connection, which CRIU was given under this name. Returns the fd, -ENOTSUP (it is none), -ELIBBAD. */
+static int restore_connection(int id, bool *flag)
+{
+	char key[64];
+
+	snprintf(key, sizeof(key), HIDDEN_CONNECTION_KEY "%x", (unsigned)id);
+	int fd = inherit_fd_lookup_id ? inherit_fd_lookup_id(key) : -1;
+	if (fd < 0)
+		return -ENOTSUP;
+	int r = criu_no_retry(flag);
+	if (r == 0)
+		return fd;
+	close(fd);
+	return r;
+}
+
 static int restore_ext_file(int id, bool *flag)
 {
-	int r = device_restore_fd(id, flag);
+	int r = restore_connection(id, flag);
+
+	if (r == -ENOTSUP)
+		r = device_restore_fd(id, flag);
 
 	if (r < 0 && r != -ENOTSUP)
 		say(CRIU_LOG_ERROR, "cannot reopen device %d: %s\n", id, criu_strerror(r));

@@ -64,6 +64,8 @@ extern bool check_and_remove_inventory_plugin(const char *name, size_t len) __at
 /** Makes CRIU stop threads one by one instead of with the freezer of their cgroup, which it thaws first if it is
  * frozen. */
 extern void set_compel_interrupt_only_mode(void) __attribute__((weak));
+/** A copy of what CRIU was given for the file of that name; -1: nothing. */
+extern int inherit_fd_lookup_id(char *id) __attribute__((weak));
 /** fd (borrowed) of the directory with the images. */
 extern int criu_get_image_dir(void) __attribute__((weak));
 

@@ -34,6 +34,7 @@
 #include "criu/images.h"
 #include "criu/mend.h"
 #include "criu/criu-private.h"
+#include "process/connections.h"
 #include "process/credentials.h"
 #include "process/eventfd.h"
 #include "process/pidns.h"
@@ -826,6 +827,7 @@ static int ask_for_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fd
 	opts->has_leave_running = true;
 	opts->leave_running = o->leave_running;
 	opts->has_tcp_established = opts->tcp_established = true;
+	opts->has_tcp_close = opts->tcp_close = o->leaves_connections && s->lock == LOCK_NEEDED;
 	opts->has_tcp_skip_in_flight = true;
 	opts->tcp_skip_in_flight = o->tcp_skip_in_flight;
 	opts->external = (char **)o->externals;
@@ -1011,8 +1013,8 @@ static int check_connections(const struct session *s, struct brumate_error *err)
 {
 	const struct criu_options *o = s->options;
 
-	if (geteuid() == 0 || o->tcp_close || !criu_images_have_tcp(o->images_dir_fd) ||
-	    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_NET_ADMIN, 0, 0) == 1)
+	if (connections_may_be_repaired() || o->tcp_close ||
+	    !criu_images_have_tcp(o->images_dir_fd))
 		return 0;
 	brumate_fail(
 		err, EPERM,

@@ -47,7 +47,17 @@ static int append_entry(struct criu_mended *m, const void *bytes, size_t len_byt
 	return r < 0 ? r : append(m, bytes, len_bytes);
 }
 
-static int append_message(struct criu_mended *m, const ProtobufCMessage *message)
+int criu_mended_begin(struct criu_mended *m, const void *image, const struct criu_entries *entries)
+{
+	return append(m, image, (size_t)(entries->p - (const uint8_t *)image));
+}
+
+int criu_mended_copy(struct criu_mended *m, const struct criu_entries *entry)
+{
+	return append_entry(m, entry->p, entry->left);
+}
+
+int criu_mended_append(struct criu_mended *m, const ProtobufCMessage *message)
 {
 	size_t len = protobuf_c_message_get_packed_size(message);
 	auto_free uint8_t *bytes = malloc(len + 1);
@@ -134,7 +144,7 @@ static int append_file(struct criu_mended *m, const struct criu_entries *entry,
 		changed = mend_event_file(file->event, semaphores);
 	else if (file->unix_socket)
 		changed = mend_unix_socket(file->unix_socket);
-	int r = changed > 0    ? append_message(m, &file->base)
+	int r = changed > 0    ? criu_mended_append(m, &file->base)
 		: changed == 0 ? append_entry(m, entry->p, entry->left)
 			       : changed;
 	criu_image__file__free_unpacked(file, NULL);
@@ -275,7 +285,7 @@ int criu_mend_core(struct criu_mended *ret, const void *buf, size_t len_bytes,
 	int r = core ? mend_timers(core, p) : -EBADMSG;
 
 	if (r > 0 && (r = append(&m, buf, HEAD_BYTES)) == 0 &&
-	    (r = append_message(&m, &core->base)) == 0)
+	    (r = criu_mended_append(&m, &core->base)) == 0)
 		r = is_core(m.bytes, m.len_bytes) ? 1 : -EBADMSG;
 	if (core)
 		criu_image__core__free_unpacked(core, NULL);
@@ -356,7 +366,7 @@ static int search_process(struct search *s, pid_t pid)
 
 /* ---- all of them ---- */
 
-static int write_mended(int dir_fd, const char *name, const struct criu_mended *m)
+int criu_mended_write(int dir_fd, const char *name, const struct criu_mended *m)
 {
 	auto_close int fd = openat(dir_fd, name, O_WRONLY | O_TRUNC | O_CLOEXEC | O_NOFOLLOW);
 
@@ -391,7 +401,7 @@ static int mend_process(struct search *s, const struct criu_image_process *p,
 	if (r == 0)
 		r = criu_mend_core(&m, text, len, p);
 	if (r > 0)
-		r = write_mended(s->dir_fd, name, &m);
+		r = criu_mended_write(s->dir_fd, name, &m);
 	if (r == -EOPNOTSUPP)
 		return fail_clock(p->pid, err);
 	if (r < 0)
@@ -417,7 +427,7 @@ static int mend_all_files(const struct search *s, struct brumate_error *err)
 	if (r == 0)
 		r = criu_mend_files(&m, text, len, &s->found);
 	if (r > 0)
-		r = write_mended(s->dir_fd, name, &m);
+		r = criu_mended_write(s->dir_fd, name, &m);
 	if (r == -EOVERFLOW)
 		return brumate_fail(err, EOPNOTSUPP,
 				    "an eventfd of the job has a count of more than 32 bits, which "

@@ -5,6 +5,8 @@
  */
 #pragma once
 
+#include <protobuf-c/protobuf-c.h>
+
 #include "base/error.h"
 #include "criu/images.h"
 
@@ -16,6 +18,14 @@ struct criu_mended {
 #define CRIU_MENDED_NONE ((struct criu_mended){ 0 })
 void criu_mended_fini(struct criu_mended *m);
 DEFINE_AUTO_FINI(struct criu_mended, criu_mended_fini)
+
+/** Begins a copy of @image, whose entries have just been opened; copies an entry of it; adds a message as one. 0, -ENOMEM. */
+int criu_mended_begin(struct criu_mended *m, const void *image, const struct criu_entries *entries);
+int criu_mended_copy(struct criu_mended *m, const struct criu_entries *entry);
+int criu_mended_append(struct criu_mended *m, const ProtobufCMessage *message);
+
+/** Writes it over the image @name. 0, -errno. */
+int criu_mended_write(int dir_fd, const char *name, const struct criu_mended *m);
 
 /** The eventfds in files.img that are semaphores, by their numbers there. */
 struct criu_semaphores {

@@ -24,6 +24,7 @@
 #include "base/size.h"
 #include "datapath/park.h"
 #include "engine/attributes.h"
+#include "engine/connections.h"
 #include "engine/steps.h"
 #include "engine/externals.h"
 #include "engine/rehearse.h"
@@ -353,6 +354,8 @@ static int save_frozen(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	int r = together_hold(op, err);
 	if (r == 0)
+		r = op_connections_read(op, err);
+	if (r == 0)
 		r = rights_check_dump(op, err);
 	if (r == 0)
 		r = rights_read_filters(op, err);
@@ -395,22 +398,28 @@ static int criu_event(void *arg, enum criu_event event, struct proc_id root,
 		return save_frozen(op, err);
 	if (event != CRIU_EVENT_DUMPED ||
 	    (r = rights_check_images(op->images.dir_fd, &op->checkpoint.manifest, true, err)) < 0 ||
-	    (r = check_linked(op, err)) < 0 || (r = op_attributes_write(op, err)) < 0 ||
+	    (r = check_linked(op, err)) < 0 || (r = op_connections_write(op, err)) < 0 ||
+	    (r = op_attributes_write(op, err)) < 0 ||
 	    (r = cpu_memory_image_dumped(op->images.cpu_memory, &op->progress, err)) < 0 ||
 	    (r = job_files_save(op, err)) < 0)
 		return r;
-	if (op->request->leave_running) /* it has yet to let the job run on */
+	if (op->request->leave_running) { /* it has yet to let the job run on */
+		op_connections_leave(op, false);
 		return together_meet(op, "held", err);
+	}
 	progress_phase(&op->progress, "criu", op->checkpoint.criu_start_ns);
 	store_hash_ahead(&op->checkpoint.writer);
 	progress_wait_for(&op->progress, "the image to be hashed and synced");
-	return commit(op, err);
+	if ((r = commit(op, err)) == 0)
+		op_connections_leave(op, true);
+	return r;
 }
 
 static void close_criu(struct op *op)
 {
 	criu_dump_free(take_ptr(&op->checkpoint.dump));
 	op->target->op.criu = PROC_ID_NONE;
+	op_connections_leave(op, false);
 	externals_free(take_ptr(&op->checkpoint.externals));
 	job_files_ahead_free(take_ptr(&op->checkpoint.ahead));
 	cleanup_close(&op->checkpoint.work_fd);
@@ -425,6 +434,7 @@ static int start_criu(struct op *op, struct brumate_error *err)
 		.root = op->target->root,
 		.leave_running = op->request->leave_running,
 		.tcp_skip_in_flight = op->request->tcp_skip_in_flight,
+		.leaves_connections = !connections_may_be_repaired(),
 		.holds_network = together_is_wanted(op),
 		.timeout_s = CRIU_TIMEOUT_S,
 		.enter_ns_of = op->target->init.pid,

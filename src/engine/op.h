@@ -19,6 +19,7 @@
 #include "job/target.h"
 #include "job/request.h"
 #include "process/attributes.h"
+#include "process/connections.h"
 #include "process/locks.h"
 #include "process/socket-options.h"
 #include "process/process.h"
@@ -50,6 +51,7 @@ struct op_checkpoint {
 	struct attributes attributes;	   /* of the frozen tree */
 	struct socket_options sockets;	   /* likewise */
 	struct file_locks locks;	   /* likewise */
+	struct connections connections;	   /* while the job stands still, which CRIU cannot save */
 	struct job_files_ahead *ahead; /* digests of files that have begun (engine/job-files.h) */
 	int work_fd;		       /* of @dump */
 	uint64_t criu_start_ns;

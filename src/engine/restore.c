@@ -29,6 +29,7 @@
 #include "datapath/park.h"
 #include "datapath/move.h"
 #include "engine/attributes.h"
+#include "engine/connections.h"
 #include "engine/externals.h"
 #include "engine/gpu-set.h"
 #include "engine/job-files.h"
@@ -594,11 +595,14 @@ int step_run_criu(struct op *op, struct criu_options *own, struct brumate_error 
 	if (own->is_apart)
 		op->target->init = PROC_ID_NONE;
 	if ((r = programs_for_restore(op, &inherits, &own->n_inherits, err)) == 0 &&
-	    (r = job_files_give(op, &inherits, &own->n_inherits, err)) == 0) {
+	    (r = job_files_give(op, &inherits, &own->n_inherits, err)) == 0 &&
+	    (r = op_connections_give(op, own->is_apart, &inherits, &own->n_inherits, err)) == 0) {
 		op->touched = true;
 		own->inherits = inherits;
 		r = call_criu(op, own, err);
 	}
+	if (r < 0)
+		op_connections_drop(inherits, own->n_inherits);
 	externals_close(inherits, own->n_inherits);
 	return r;
 }

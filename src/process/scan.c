@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* What will not checkpoint; see scan.h. All is gathered first, then each check looks through it: a check is one row
  * of the table at the end. */
+#include "process/connections.h"
 #include "process/scan-private.h"
 
 #include <ctype.h>
@@ -28,6 +29,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "gpu/vendor.h"
+#include "process/connections.h"
 #include "process/leftover.h"
 #include "process/pidns.h"
 
@@ -339,24 +341,38 @@ static void check_pipes(struct scan *s)
 
 /* ---- TCP connections ---- */
 
-struct connection {
+struct tcp_line {
 	char local[64], remote[64];
 	unsigned state;
 	unsigned n_waiting; /* of a listening socket: connections that nobody has accepted yet */
 	unsigned long inode;
 };
 
-static bool parse_tcp(const char *line, struct connection *ret)
+/* An address of IPv4 in a socket of IPv6 is as the other end has it. */
+static void unmap(char *address)
 {
-	return sscanf(line, " %*d: %63s %63s %x %*x:%x %*s %*s %*s %*s %lu", ret->local,
-		      ret->remote, &ret->state, &ret->n_waiting, &ret->inode) == 5;
+	static const char prefix[] = "0000000000000000FFFF0000";
+	const size_t n = strlen(prefix);
+
+	if (!strncmp(address, prefix, n))
+		memmove(address, address + n, strlen(address + n) + 1);
+}
+
+static bool parse_tcp(const char *line, struct tcp_line *ret)
+{
+	if (sscanf(line, " %*d: %63s %63s %x %*x:%x %*s %*s %*s %*s %lu", ret->local, ret->remote,
+		   &ret->state, &ret->n_waiting, &ret->inode) != 5)
+		return false;
+	unmap(ret->local);
+	unmap(ret->remote);
+	return true;
 }
 
 /* The other end may be in the tree too: then it is the line with the addresses exchanged. */
-static bool other_end_is_ours(const struct scan *s, const char *table, const struct connection *c)
+static bool other_end_is_ours(const struct scan *s, const char *table, const struct tcp_line *c)
 {
 	for (const char *line = table; line; line = strchr(line + 1, '\n')) {
-		struct connection o;
+		struct tcp_line o;
 
 		if (parse_tcp(line, &o) && !strcmp(o.local, c->remote) &&
 		    !strcmp(o.remote, c->local))
@@ -374,37 +390,30 @@ static void add_in_flight(struct scan *s, const struct scan_fd *f, unsigned n)
 		    n == 1 ? "" : "s");
 }
 
-/* What is in flight on both sides is read and set by the repair mode of tcp(7). */
-static bool may_repair_tcp(void)
-{
-	return geteuid() == 0 ||
-	       prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_NET_ADMIN, 0, 0) == 1;
-}
-
 static void refuse_connection(struct scan *s, const struct scan_fd *f)
 {
 	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, SCAN_TCP,
 		    "close it before the checkpoint, or let root make the checkpoint; suspend and "
 		    "resume work",
-		    "has a TCP connection (fd %d), which takes CAP_NET_ADMIN to save", f->fd);
+		    "has a TCP connection (fd %d) whose other end is not of the job, or has been "
+		    "closed; that takes CAP_NET_ADMIN to save",
+		    f->fd);
 }
 
-static void check_tcp_table(struct scan *s, const char *path)
+static void check_tcp_table(struct scan *s, const char *table)
 {
-	const bool may_repair = may_repair_tcp();
-	auto_free char *table = NULL;
+	const bool may_repair = connections_may_be_repaired();
 
-	if (file_read(AT_FDCWD, path, TCP_BYTES_MAX, &table, NULL) < 0)
-		return;
 	for (const char *line = strchr(table, '\n'); line; line = strchr(line + 1, '\n')) {
-		struct connection c;
+		struct tcp_line c;
 		const struct scan_fd *f;
 
 		if (!parse_tcp(line, &c) || !(f = find_inode(s, "socket:", c.inode)))
 			continue;
 		if (c.state == TCP_LISTEN && c.n_waiting)
 			add_in_flight(s, f, c.n_waiting);
-		if (c.state != TCP_LISTEN && c.state != TCP_CLOSE && !may_repair) {
+		if (c.state != TCP_LISTEN && c.state != TCP_CLOSE && !may_repair &&
+		    !other_end_is_ours(s, table, &c)) {
 			refuse_connection(s, f);
 			continue;
 		}
@@ -430,8 +439,15 @@ static void check_tcp(struct scan *s)
 {
 	if (!may_have_tcp(s))
 		return;
-	check_tcp_table(s, "/proc/net/tcp");
-	check_tcp_table(s, "/proc/net/tcp6");
+	auto_free char *v4 = NULL, *v6 = NULL, *both = NULL;
+
+	/* The ends of one connection may be in one each. */
+	file_read(AT_FDCWD, "/proc/net/tcp", TCP_BYTES_MAX, &v4, NULL);
+	file_read(AT_FDCWD, "/proc/net/tcp6", TCP_BYTES_MAX, &v6, NULL);
+	if (asprintf(&both, "%s%s", v4 ? v4 : "", v6 ? v6 : "") < 0)
+		both = NULL;
+	if (both)
+		check_tcp_table(s, both);
 }
 
 /* ---- Unix sockets: only the kernel's socket diagnosis tells who the peer is ---- */

@@ -184,20 +184,6 @@ def a_filter_of_system_calls_is_not_lost(bed):
 
 # What a user cannot have is refused before anything is touched.
 
-CONNECTED = """
-import socket, time
-server = socket.socket(); server.bind(("127.0.0.1", 0)); server.listen()
-near = socket.create_connection(server.getsockname()); far = server.accept()[0]
-print("ready with a connection", flush=True)
-step = 0
-while True:
-    step += 1
-    near.send(b"x"); assert far.recv(1) == b"x"
-    print("step", step, "OK", flush=True)
-    time.sleep(0.02)
-"""
-
-
 def refused_untouched(bed, job, log, words, *args):
     bed.fault("checkpoint.criu-start.begin", "error:5")  # it would fire before the job is touched
     result = bed.cli("checkpoint", job, *args)
@@ -205,15 +191,6 @@ def refused_untouched(bed, job, log, words, *args):
     expect(bed.disarm(), f"it was begun: {result.why()}")
     bed.expect_whole(job, log)
     expect(not bed.checkpoints() and not bed.partials(), "something was saved")
-
-
-@case
-@as_user
-def tcp_connections_are_refused(bed):
-    job, log = bed.started(["/usr/bin/python3", "-u", "-c", CONNECTED], "connected")
-    refused_untouched(bed, job, log, "has a TCP connection (fd ")
-    refused_untouched(bed, job, log, "has a TCP connection (fd ", "--leave-running")
-    bed.end(job)
 
 
 @case

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+/* TCP connections within a job, in a checkpoint; see connections.h. */
+#include "engine/connections.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/fd.h"
+#include "criu/carry.h"
+#include "engine/externals.h"
+
+int op_connections_read(struct op *op, struct brumate_error *err)
+{
+	struct connections *c = &op->checkpoint.connections;
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+
+	connections_fini(c);
+	if (connections_may_be_repaired())
+		return 0;
+	int r = proc_tree_read(&tree, op->target->root, err);
+	if (r == 0)
+		r = connections_read(c, &tree, err);
+	auto_free char *plugin = criu_plugin_dir();
+	if (r < 0 || !c->n || plugin)
+		return r;
+	brumate_fail(
+		err, EOPNOTSUPP,
+		"the job has TCP connections, and the plugin of CRIU that restores them is not "
+		"installed (brumate-criu.so)");
+	return -EOPNOTSUPP;
+}
+
+int op_connections_write(struct op *op, struct brumate_error *err)
+{
+	struct connections *c = &op->checkpoint.connections;
+	size_t len = 0;
+	int r;
+
+	if (connections_may_be_repaired())
+		return 0;
+	if ((r = criu_carry_connections(op->images.dir_fd, c, err)) < 0 || !c->n)
+		return r;
+	auto_free char *bytes = connections_encode(c, &len);
+	auto_close int fd = openat(op->images.dir_fd, CONNECTIONS_FILE,
+				   O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+	r = !bytes ? -ENOMEM : fd < 0 ? -errno : fd_write_full(fd, bytes, len);
+	return r < 0 ? brumate_fail(err, -r, "%s: %s", CONNECTIONS_FILE, strerror(-r)) : 0;
+}
+
+void op_connections_leave(struct op *op, bool ends)
+{
+	struct connections *c = &op->checkpoint.connections;
+
+	for (size_t i = 0; ends && i < 2 * c->n; i++)
+		connection_abort(c->items[i / 2].ends[i % 2].fd);
+	connections_fini(c);
+}
+
+static int load(struct connections *ret, struct op *op, struct brumate_error *err)
+{
+	auto_free char *bytes = NULL;
+	size_t len = 0;
+	int r = file_read_plain(op->images.dir_fd, CONNECTIONS_FILE, CONNECTIONS_BYTES_MAX, &bytes,
+				&len);
+
+	if (r == -ENOENT)
+		return 0;
+	if (r == 0)
+		r = connections_decode(ret, bytes, len);
+	return r < 0 ? brumate_fail(err, -r, "checkpoint %s: criu/%s: %s",
+				    op->restore.image.manifest.id, CONNECTIONS_FILE, strerror(-r))
+		     : 0;
+}
+
+int op_connections_give(struct op *op, bool is_apart, struct criu_inherit **inherits, size_t *n,
+			struct brumate_error *err)
+{
+	auto_(connections_fini) struct connections c = CONNECTIONS_EMPTY;
+	int r = load(&c, op, err);
+
+	if (r == 0)
+		r = connections_make(&c, is_apart, err);
+	for (size_t i = 0; i < 2 * c.n && r == 0; i++) {
+		struct connection_end *e = &c.items[i / 2].ends[i % 2];
+		char key[CRIU_CONNECTION_KEY_BYTES];
+
+		criu_connection_key(key, e->file);
+		r = externals_give(inherits, n, key, take_fd(&e->fd));
+		if (r < 0)
+			brumate_fail(err, -r, "%s", strerror(-r));
+	}
+	return r;
+}
+
+void op_connections_drop(const struct criu_inherit *inherits, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (criu_is_connection_key(inherits[i].key))
+			connection_abort(inherits[i].fd);
+}

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: MIT
+/* TCP connections within a job whose CRIU may not save them (process/connections.h): a file among CRIU's images, which
+ * other checkpoints lack. */
+#pragma once
+
+#include "engine/op.h"
+
+/** At CRIU_EVENT_FROZEN: looks at them, and refuses by name what cannot be carried. */
+int op_connections_read(struct op *op, struct brumate_error *err);
+
+/** At CRIU_EVENT_DUMPED, before the images are hashed: puts them into the images. */
+int op_connections_write(struct op *op, struct brumate_error *err);
+
+/** Releases them. @ends: the job does, and its addresses are to be free at once. */
+void op_connections_leave(struct op *op, bool ends);
+
+/** Makes them again for a restore, and adds them to @inherits (owned, grown; @n of them). @is_apart: what is restored never runs. */
+int op_connections_give(struct op *op, bool is_apart, struct criu_inherit **inherits, size_t *n,
+			struct brumate_error *err);
+
+/** Undoes that for a restore that failed: no address stays taken when the ends are closed. */
+void op_connections_drop(const struct criu_inherit *inherits, size_t n);

@@ -1,0 +1,765 @@
+// SPDX-License-Identifier: MIT
+/* TCP connections within a tree, looked at and made again; see connections.h. */
+#include "process/connections.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/capability.h>
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/hex.h"
+#include "process/socket-options.h"
+
+#define HEADING "brumate connections 1\n"
+
+enum {
+	SETTLE_MS = 500, /* the kernel delivers what is under way on one machine in less than 1 */
+	MAKE_TIMEOUT_MS = 5000,
+	SMALL_BYTES = 32 << 10, /* any new connection has room for it */
+	WARM_UP_BYTES = 32 << 20,
+	LOCK_SEND = 1, /* SO_BUF_LOCK, socket(7) */
+	LOCK_RECEIVE = 2,
+};
+
+/* The kernel's numbers of the states; the header that names them collides with that of TCP_INFO. */
+enum state {
+	ESTABLISHED = 1,
+	FIN_WAIT1 = 4,
+	FIN_WAIT2 = 5,
+	CLOSED = 7,
+	CLOSE_WAIT = 8,
+	LISTENING = 10
+};
+
+void connections_fini(struct connections *c)
+{
+	for (size_t i = 0; i < c->n; i++)
+		for (int k = 0; k < 2; k++) {
+			cleanup_close(&c->items[i].ends[k].fd);
+			free(c->items[i].ends[k].queue);
+		}
+	free(c->items);
+	*c = CONNECTIONS_EMPTY;
+}
+
+bool connections_may_be_repaired(void)
+{
+	return geteuid() == 0 ||
+	       prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_NET_ADMIN, 0, 0) == 1;
+}
+
+static socklen_t address_bytes(const union connection_address *a)
+{
+	return a->any.sa_family == AF_INET ? sizeof(a->v4) : sizeof(a->v6);
+}
+
+/* ---- looking ---- */
+
+struct seen_end {
+	struct connection_end end;
+	union connection_address peer;
+	enum state state;
+	bool is_taken;
+};
+
+struct look {
+	struct seen_end *ends;
+	size_t n;
+	in_port_t *listening;
+	size_t n_listening;
+	uint64_t cookie; /* of our network namespace */
+	struct brumate_error *err;
+};
+
+static int option_of(int fd, int level, int name)
+{
+	socklen_t len = sizeof(int);
+	int value = 0;
+
+	return getsockopt(fd, level, name, &value, &len) < 0 ? -1 : value;
+}
+
+static uint64_t namespace_of(int fd)
+{
+	socklen_t len = sizeof(uint64_t);
+	uint64_t cookie = 0;
+
+	return getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie, &len) < 0 ? 0 : cookie;
+}
+
+static int tcp_info_of(int fd, struct tcp_info *ret)
+{
+	socklen_t len = sizeof(*ret);
+
+	*ret = (struct tcp_info){ 0 };
+	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, ret, &len) < 0 ? -errno : 0;
+}
+
+static in_port_t port_of(const union connection_address *a)
+{
+	return a->any.sa_family == AF_INET ? a->v4.sin_port : a->v6.sin6_port;
+}
+
+static struct in6_addr mapped(const union connection_address *a)
+{
+	struct in6_addr v6 = { 0 };
+
+	if (a->any.sa_family == AF_INET6)
+		return a->v6.sin6_addr;
+	v6.s6_addr[10] = v6.s6_addr[11] = 0xff;
+	memcpy(&v6.s6_addr[12], &a->v4.sin_addr, 4);
+	return v6;
+}
+
+static bool is_same(const union connection_address *a, const union connection_address *b)
+{
+	const struct in6_addr a6 = mapped(a), b6 = mapped(b);
+
+	return port_of(a) == port_of(b) && !memcmp(&a6, &b6, sizeof(a6));
+}
+
+static int refuse(const struct connection_end *e, int code, const char *what,
+		  struct brumate_error *err)
+{
+	brumate_fail(err, code, "process %d (%s) has a TCP connection (fd %d) %s", e->pid, e->comm,
+		     e->number, what);
+	brumate_hint(err, "%s",
+		     code == EAGAIN ? "try again"
+				    : "close it before the checkpoint, or let root make the "
+				      "checkpoint; suspend and resume work");
+	return -code;
+}
+
+/* What a new end would not have. NULL: nothing. */
+static const char *find_peculiar(int fd, uint64_t our_namespace)
+{
+	char name[64] = "", byte;
+	socklen_t len = sizeof(name), n_filter = 0;
+
+	if (our_namespace && namespace_of(fd) != our_namespace)
+		return "of another network namespace";
+	if (getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, NULL, &n_filter) == 0 && n_filter)
+		return "with a filter";
+	if (getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, &len) == 0 && len && *name)
+		return "that is bound to a network device";
+	len = sizeof(name);
+	if (getsockopt(fd, IPPROTO_TCP, TCP_ULP, name, &len) == 0 && len && *name)
+		return "with a protocol of the kernel's above it (as TLS)";
+	if (recv(fd, &byte, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) == 1)
+		return "with urgent data that was not read";
+	return NULL;
+}
+
+static int look_at(void *arg, const struct proc_info *info, int number, int fd)
+{
+	struct seen_end s = { .end = { .fd = -1, .pid = info->id.pid, .number = number } };
+	union connection_address *local = &s.end.address;
+	struct look *l = arg;
+	struct tcp_info tcp;
+	struct stat st;
+	socklen_t len = sizeof(*local);
+
+	if (option_of(fd, SOL_SOCKET, SO_PROTOCOL) != IPPROTO_TCP ||
+	    option_of(fd, SOL_SOCKET, SO_TYPE) != SOCK_STREAM || tcp_info_of(fd, &tcp) < 0 ||
+	    tcp.tcpi_state == CLOSED || getsockname(fd, &local->any, &len) < 0)
+		return 0;
+	if (tcp.tcpi_state == LISTENING)
+		return array_add(l->listening, l->n_listening, port_of(local));
+	snprintf(s.end.comm, sizeof(s.end.comm), "%s", info->comm);
+	s.state = tcp.tcpi_state;
+	len = sizeof(s.peer);
+	if (getpeername(fd, &s.peer.any, &len) < 0 || fstat(fd, &st) < 0)
+		return refuse(&s.end, EAGAIN, "that is not there yet, or no more", l->err);
+	const char *peculiar = find_peculiar(fd, l->cookie);
+	if (peculiar)
+		return refuse(&s.end, EOPNOTSUPP, peculiar, l->err);
+	s.end.inode = st.st_ino;
+	s.end.flags = fcntl(fd, F_GETFL) & O_NONBLOCK;
+	const int locks = option_of(fd, SOL_SOCKET, SO_BUF_LOCK);
+	if (locks > 0 && locks & LOCK_SEND)
+		s.end.send_bytes = option_of(fd, SOL_SOCKET, SO_SNDBUF);
+	if (locks > 0 && locks & LOCK_RECEIVE)
+		s.end.receive_bytes = option_of(fd, SOL_SOCKET, SO_RCVBUF);
+	s.end.fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	if (s.end.fd < 0)
+		return -errno;
+	int r = array_add(l->ends, l->n, s);
+	if (r < 0)
+		close(s.end.fd);
+	return r;
+}
+
+static struct seen_end *find_other(struct look *l, const struct seen_end *s)
+{
+	for (size_t i = 0; i < l->n; i++) {
+		struct seen_end *o = &l->ends[i];
+
+		if (o != s && !o->is_taken && is_same(&o->end.address, &s->peer) &&
+		    is_same(&o->peer, &s->end.address))
+			return o;
+	}
+	return NULL;
+}
+
+/* All that @from has sent is with @to, which counts the end as a byte. Acknowledgements may come later. */
+static bool has_arrived(const struct tcp_info *from, const struct tcp_info *to)
+{
+	return !from->tcpi_notsent_bytes &&
+	       from->tcpi_bytes_sent - from->tcpi_bytes_retrans ==
+		       to->tcpi_bytes_received - (to->tcpi_state == CLOSE_WAIT);
+}
+
+static bool has_shut(const struct tcp_info *t)
+{
+	return t->tcpi_state == FIN_WAIT1 || t->tcpi_state == FIN_WAIT2;
+}
+
+static bool is_settled(const struct tcp_info *a, const struct tcp_info *b)
+{
+	const bool is_open = a->tcpi_state == ESTABLISHED && b->tcpi_state == ESTABLISHED;
+	const bool is_half = (has_shut(a) && b->tcpi_state == CLOSE_WAIT) ||
+			     (has_shut(b) && a->tcpi_state == CLOSE_WAIT);
+
+	return (is_open || is_half) && has_arrived(a, b) && has_arrived(b, a);
+}
+
+/* Looks at the queue from its beginning. SO_PEEK_OFF says where that is otherwise, and moves. */
+static ssize_t peek(int fd, void *bytes, size_t n)
+{
+	const int offset = option_of(fd, SOL_SOCKET, SO_PEEK_OFF), zero = 0;
+
+	if (offset >= 0)
+		setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &zero, sizeof(zero));
+	ssize_t got = recv(fd, bytes, n, MSG_PEEK | MSG_DONTWAIT);
+	if (offset >= 0)
+		setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof(offset));
+	return got;
+}
+
+/* Lets in what the sender has kept back, as far as the kernel lets a user: the kernel announces the window when the queue is looked at. The
+ * buffer is the larger one from then on, and still the kernel's to change where it was. */
+static void make_room(const struct connection_end *e)
+{
+	const int locks = option_of(e->fd, SOL_SOCKET, SO_BUF_LOCK), most = INT_MAX / 4;
+	char byte;
+
+	if (!e->receive_bytes) {
+		setsockopt(e->fd, SOL_SOCKET, SO_RCVBUF, &most, sizeof(most));
+		setsockopt(e->fd, SOL_SOCKET, SO_BUF_LOCK, &locks, sizeof(locks));
+		setsockopt(e->fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &most, sizeof(most));
+	}
+	peek(e->fd, &byte, 1);
+}
+
+static int settle(struct connection_pair *c, struct brumate_error *err)
+{
+	const uint64_t deadline_ns = deadline_in_ms(SETTLE_MS);
+	struct tcp_info a, b;
+
+	for (;;) {
+		int r = tcp_info_of(c->ends[0].fd, &a);
+
+		if (r == 0)
+			r = tcp_info_of(c->ends[1].fd, &b);
+		if (r < 0)
+			return refuse(&c->ends[0], -r, "that cannot be looked at", err);
+		if (is_settled(&a, &b))
+			break;
+		if (!deadline_left_ms(deadline_ns))
+			return refuse(&c->ends[has_arrived(&a, &b) ? 1 : 0], EAGAIN,
+				      "by which more is under way than the other end has room for",
+				      err);
+		if (!has_arrived(&a, &b))
+			make_room(&c->ends[1]);
+		if (!has_arrived(&b, &a))
+			make_room(&c->ends[0]);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	c->ends[0].has_shut = has_shut(&a);
+	c->ends[1].has_shut = has_shut(&b);
+	return 0;
+}
+
+static int read_queue(struct connection_end *e, struct brumate_error *err)
+{
+	int n = 0;
+
+	if (ioctl(e->fd, SIOCINQ, &n) < 0)
+		return refuse(e, errno, "whose queue is not told", err);
+	if (!n)
+		return 0;
+	e->queue = malloc((size_t)n);
+	if (!e->queue)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (peek(e->fd, e->queue, (size_t)n) != n)
+		return refuse(e, EOPNOTSUPP, "whose received data cannot be read", err);
+	e->queue_bytes = (size_t)n;
+	return 0;
+}
+
+static bool listens(const struct look *l, in_port_t port)
+{
+	for (size_t i = 0; i < l->n_listening; i++)
+		if (l->listening[i] == port)
+			return true;
+	return false;
+}
+
+static int add_pair(struct connections *c, struct look *l, struct seen_end *s, struct seen_end *o)
+{
+	const bool swaps = listens(l, port_of(&o->end.address));
+	struct connection_pair pair = { .ends = { swaps ? o->end : s->end,
+						  swaps ? s->end : o->end } };
+	int r = array_add(c->items, c->n, pair);
+
+	if (r == 0) {
+		s->is_taken = o->is_taken = true;
+		s->end.fd = o->end.fd = -1;
+	}
+	return r;
+}
+
+static int pair_all(struct connections *c, struct look *l, struct brumate_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < l->n && r == 0; i++) {
+		if (l->ends[i].is_taken)
+			continue;
+		struct seen_end *o = find_other(l, &l->ends[i]);
+		r = o ? add_pair(c, l, &l->ends[i], o)
+		      : refuse(&l->ends[i].end, EOPNOTSUPP,
+			       "whose other end is not of the job, or has been closed; that takes "
+			       "CAP_NET_ADMIN to save",
+			       err);
+	}
+	return r;
+}
+
+static void look_fini(struct look *l)
+{
+	for (size_t i = 0; i < l->n; i++)
+		cleanup_close(&l->ends[i].end.fd);
+	free(l->ends);
+	free(l->listening);
+}
+
+static bool has_long_queue(const struct connection_pair *c)
+{
+	return c->ends[0].queue_bytes > SMALL_BYTES || c->ends[1].queue_bytes > SMALL_BYTES;
+}
+
+static int make(struct connection_pair *c, bool is_apart, struct brumate_error *err);
+
+/* Whether a new connection has room for the queues: it is tried. */
+static int check_room(const struct connection_pair *c, struct brumate_error *err)
+{
+	struct connection_pair trial = *c;
+
+	if (!has_long_queue(c))
+		return 0;
+	trial.ends[0].fd = trial.ends[1].fd = -1;
+	int r = make(&trial, true, err);
+	for (int k = 0; k < 2; k++) {
+		connection_abort(trial.ends[k].fd);
+		cleanup_close(&trial.ends[k].fd);
+	}
+	return r;
+}
+
+int connections_read(struct connections *ret, const struct proc_tree *tree,
+		     struct brumate_error *err)
+{
+	auto_(connections_fini) struct connections c = CONNECTIONS_EMPTY;
+	auto_close int own = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	struct look l = { .cookie = own < 0 ? 0 : namespace_of(own), .err = &why };
+	int r = sockets_each(tree, look_at, &l);
+
+	if (r == 0)
+		r = pair_all(&c, &l, &why);
+	look_fini(&l);
+	for (size_t i = 0; i < c.n && r == 0; i++)
+		if ((r = settle(&c.items[i], &why)) == 0 &&
+		    (r = read_queue(&c.items[i].ends[0], &why)) == 0 &&
+		    (r = read_queue(&c.items[i].ends[1], &why)) == 0)
+			r = check_room(&c.items[i], &why);
+	if (r == 0)
+		*ret = take_struct(c, CONNECTIONS_EMPTY);
+	else if (!why.code)
+		brumate_fail(&why, -r, "connections of the job: %s", strerror(-r));
+	if (r < 0 && err)
+		*err = why;
+	return r;
+}
+
+/* ---- as bytes ---- */
+
+static void print_end(FILE *f, const struct connection_end *e)
+{
+	char text[INET6_ADDRSTRLEN] = "";
+	const bool is_v4 = e->address.any.sa_family == AF_INET;
+
+	inet_ntop(e->address.any.sa_family,
+		  is_v4 ? (const void *)&e->address.v4.sin_addr : &e->address.v6.sin6_addr, text,
+		  sizeof(text));
+	fprintf(f, "%u %s %u %u %d %d %d %d %zu\n", e->file, text, ntohs(port_of(&e->address)),
+		is_v4 ? 0 : e->address.v6.sin6_scope_id, e->flags & O_NONBLOCK ? 1 : 0, e->has_shut,
+		e->send_bytes, e->receive_bytes, e->queue_bytes);
+}
+
+char *connections_encode(const struct connections *c, size_t *ret_len_bytes)
+{
+	char *bytes = NULL;
+	FILE *f = open_memstream(&bytes, ret_len_bytes);
+
+	if (!f)
+		return NULL;
+	fputs(HEADING, f);
+	for (size_t i = 0; i < 2 * c->n; i++)
+		print_end(f, &c->items[i / 2].ends[i % 2]);
+	fputs("\n", f);
+	for (size_t i = 0; i < 2 * c->n; i++) {
+		const struct connection_end *e = &c->items[i / 2].ends[i % 2];
+
+		fwrite(e->queue, 1, e->queue_bytes, f);
+	}
+	if (fclose(f) == 0)
+		return bytes;
+	free(bytes);
+	return NULL;
+}
+
+static bool decode_end(struct connection_end *ret, const char *line)
+{
+	unsigned port, scope, is_nonblocking, shut;
+	char text[INET6_ADDRSTRLEN];
+	int end = -1;
+
+	*ret = (struct connection_end){ .fd = -1 };
+	if (sscanf(line, "%u %45s %u %u %u %u %d %d %zu%n", &ret->file, text, &port, &scope,
+		   &is_nonblocking, &shut, &ret->send_bytes, &ret->receive_bytes, &ret->queue_bytes,
+		   &end) != 9 ||
+	    line[end] || !port || port > UINT16_MAX || is_nonblocking > 1 || shut > 1 ||
+	    ret->send_bytes < 0 || ret->receive_bytes < 0 ||
+	    ret->queue_bytes > CONNECTIONS_BYTES_MAX)
+		return false;
+	ret->flags = is_nonblocking ? O_NONBLOCK : 0;
+	ret->has_shut = shut;
+	if (inet_pton(AF_INET, text, &ret->address.v4.sin_addr) == 1) {
+		ret->address.v4.sin_family = AF_INET;
+		ret->address.v4.sin_port = htons((uint16_t)port);
+		return true;
+	}
+	ret->address.v6 = (struct sockaddr_in6){ .sin6_family = AF_INET6,
+						 .sin6_port = htons((uint16_t)port),
+						 .sin6_scope_id = scope };
+	return inet_pton(AF_INET6, text, &ret->address.v6.sin6_addr) == 1;
+}
+
+/* Reads a line up to @end into @ret without its newline; the next one begins at what is returned, NULL: there is none. */
+static const char *next_line(char *ret, size_t ret_bytes, const char *p, const char *end)
+{
+	const char *newline = p < end ? memchr(p, '\n', (size_t)(end - p)) : NULL;
+
+	if (!newline || (size_t)(newline - p) >= ret_bytes || memchr(p, 0, (size_t)(newline - p)))
+		return NULL;
+	memcpy(ret, p, (size_t)(newline - p));
+	ret[newline - p] = '\0';
+	return newline + 1;
+}
+
+static int take_queue(struct connection_end *e, const char **p, const char *end)
+{
+	const size_t n = e->queue_bytes;
+
+	e->queue_bytes = 0;
+	if (n > (size_t)(end - *p))
+		return -EBADMSG;
+	e->queue = malloc(n + 1);
+	if (!e->queue)
+		return -ENOMEM;
+	memcpy(e->queue, *p, n);
+	e->queue_bytes = n;
+	*p += n;
+	return 0;
+}
+
+int connections_decode(struct connections *ret, const char *bytes, size_t len_bytes)
+{
+	auto_(connections_fini) struct connections c = CONNECTIONS_EMPTY;
+	const char *end = bytes + len_bytes, *p;
+	char line[160];
+	int r = 0;
+
+	if (len_bytes < strlen(HEADING) || memcmp(bytes, HEADING, strlen(HEADING)) != 0)
+		return -EBADMSG;
+	for (p = bytes + strlen(HEADING); (p = next_line(line, sizeof(line), p, end)) && *line;) {
+		struct connection_pair pair;
+
+		if (c.n == CONNECTIONS_MAX || !decode_end(&pair.ends[0], line) ||
+		    !(p = next_line(line, sizeof(line), p, end)) ||
+		    !decode_end(&pair.ends[1], line))
+			return -EBADMSG;
+		if ((r = array_add(c.items, c.n, pair)) < 0)
+			return r;
+	}
+	if (!p)
+		return -EBADMSG;
+	for (size_t i = 0; i < 2 * c.n && r == 0; i++)
+		r = take_queue(&c.items[i / 2].ends[i % 2], &p, end);
+	if (r < 0 || p != end)
+		return r < 0 ? r : -EBADMSG;
+	*ret = take_struct(c, CONNECTIONS_EMPTY);
+	return 0;
+}
+
+/* ---- making ---- */
+
+void connection_abort(int fd)
+{
+	const struct linger now = { .l_onoff = 1 };
+
+	if (fd >= 0)
+		setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+}
+
+static void set_flag(int fd, int level, int name, int value)
+{
+	setsockopt(fd, level, name, &value, sizeof(value));
+}
+
+static int fail_make(const struct connection_end *e, const char *what, int code,
+		     struct brumate_error *err)
+{
+	char text[INET6_ADDRSTRLEN] = "";
+	const bool is_v4 = e->address.any.sa_family == AF_INET;
+
+	inet_ntop(e->address.any.sa_family,
+		  is_v4 ? (const void *)&e->address.v4.sin_addr : &e->address.v6.sin6_addr, text,
+		  sizeof(text));
+	brumate_fail(err, code, "a TCP connection of the job, at %s port %u, cannot be %s: %s",
+		     text, ntohs(port_of(&e->address)), what, strerror(code));
+	brumate_hint(err, "%s",
+		     code == EADDRINUSE	     ? "end what uses the port, or try again in a minute"
+		     : code == EADDRNOTAVAIL ? "restore it on a machine with that address"
+					     : "try again");
+	return -code;
+}
+
+/* The address that stands in for one in a place apart. */
+static union connection_address any_address(const union connection_address *a)
+{
+	union connection_address any = { .v4 = { .sin_family = AF_INET,
+						 .sin_addr.s_addr = htonl(INADDR_LOOPBACK) } };
+
+	if (a->any.sa_family == AF_INET)
+		return any;
+	return (union connection_address){ .v6 = { .sin6_family = AF_INET6,
+						   .sin6_addr = mapped(&any) } };
+}
+
+/* Returns a socket at @at, or -errno. */
+static int bind_socket(const struct connection_end *e, const union connection_address *at)
+{
+	auto_close int fd =
+		socket(at->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	if (fd < 0)
+		return -errno;
+	set_flag(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	if (at->any.sa_family == AF_INET6)
+		set_flag(fd, IPPROTO_IPV6, IPV6_V6ONLY, !IN6_IS_ADDR_V4MAPPED(&at->v6.sin6_addr));
+	/* The kernel takes half of what it tells. */
+	if (e->send_bytes)
+		set_flag(fd, SOL_SOCKET, SO_SNDBUF, e->send_bytes / 2);
+	if (e->receive_bytes)
+		set_flag(fd, SOL_SOCKET, SO_RCVBUF, e->receive_bytes / 2);
+	if (bind(fd, &at->any, address_bytes(at)) < 0)
+		return -errno;
+	return take_fd(&fd);
+}
+
+/* The same address, as a socket of the family of @like names it. */
+static union connection_address as_family(const union connection_address *a,
+					  const union connection_address *like)
+{
+	union connection_address as = { .v4 = { .sin_family = AF_INET, .sin_port = port_of(a) } };
+	const struct in6_addr v6 = mapped(a);
+
+	if (a->any.sa_family == like->any.sa_family)
+		return *a;
+	if (like->any.sa_family == AF_INET)
+		memcpy(&as.v4.sin_addr, &v6.s6_addr[12], 4);
+	else
+		as = (union connection_address){
+			.v6 = { .sin6_family = AF_INET6, .sin6_port = port_of(a), .sin6_addr = v6 }
+		};
+	return as;
+}
+
+static int await(int fd, short events, uint64_t deadline_ns)
+{
+	struct pollfd p = { .fd = fd, .events = events };
+	int n;
+
+	do
+		n = poll(&p, 1, deadline_left_ms(deadline_ns));
+	while (n < 0 && errno == EINTR);
+	return n > 0 ? 0 : n < 0 ? -errno : -ETIMEDOUT;
+}
+
+/* Accepts the connection from @from; another that comes to the address meanwhile is closed. */
+static int accept_from(int listener, int from, uint64_t deadline_ns)
+{
+	union connection_address wanted, got;
+	socklen_t len = sizeof(wanted);
+
+	if (getsockname(from, &wanted.any, &len) < 0)
+		return -errno;
+	for (;;) {
+		int r = await(listener, POLLIN, deadline_ns);
+
+		if (r < 0)
+			return r;
+		len = sizeof(got);
+		auto_close int fd = accept4(listener, &got.any, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd >= 0 && is_same(&got, &wanted))
+			return take_fd(&fd);
+	}
+}
+
+static int connect_to(int fd, const union connection_address *to, uint64_t deadline_ns)
+{
+	if (connect(fd, &to->any, address_bytes(to)) < 0) {
+		int r = errno != EINPROGRESS ? -errno : await(fd, POLLOUT, deadline_ns);
+
+		if (r < 0)
+			return r;
+	}
+	return -option_of(fd, SOL_SOCKET, SO_ERROR);
+}
+
+/* Connects the two ends. */
+static int join(struct connection_pair *c, bool is_apart, struct brumate_error *err)
+{
+	const uint64_t deadline_ns = deadline_in_ms(MAKE_TIMEOUT_MS);
+	struct connection_end *server = &c->ends[0], *client = &c->ends[1];
+	union connection_address at = is_apart ? any_address(&server->address) : server->address;
+	const union connection_address from =
+		is_apart ? any_address(&client->address) : client->address;
+	socklen_t len = sizeof(at);
+
+	auto_close int listener = bind_socket(server, &at);
+	if (listener < 0)
+		return fail_make(server, "made anew", -listener, err);
+	if (listen(listener, 8) < 0 || getsockname(listener, &at.any, &len) < 0)
+		return fail_make(server, "made anew", errno, err);
+	client->fd = bind_socket(client, &from);
+	if (client->fd < 0)
+		return fail_make(client, "made anew", -client->fd, err);
+	at = as_family(&at, &from);
+	int r = connect_to(client->fd, &at, deadline_ns);
+	if (r < 0)
+		return fail_make(client, "made anew", -r, err);
+	r = server->fd = accept_from(listener, client->fd, deadline_ns);
+	return r < 0 ? fail_make(server, "made anew", -r, err) : 0;
+}
+
+/* The kernel makes the buffers larger while a connection is busy: what has been sent here is read at once. */
+static int warm_up(int from, int to)
+{
+	static const size_t piece = 64 << 10;
+	auto_free char *bytes = calloc(1, piece);
+	const uint64_t deadline_ns = deadline_in_ms(MAKE_TIMEOUT_MS);
+	size_t sent = 0, got = 0;
+
+	if (!bytes)
+		return -ENOMEM;
+	while (got < WARM_UP_BYTES) {
+		size_t left = WARM_UP_BYTES - sent;
+		ssize_t n = left ? send(from, bytes, left < piece ? left : piece,
+					MSG_DONTWAIT | MSG_NOSIGNAL)
+				 : 0;
+
+		sent += n > 0 ? (size_t)n : 0;
+		n = recv(to, bytes, piece, MSG_DONTWAIT);
+		got += n > 0 ? (size_t)n : 0;
+		if (n < 0 && errno != EAGAIN)
+			return -errno;
+		int r = n > 0 ? 0 : await(to, POLLIN, deadline_ns);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+static int send_queue(struct connection_end *to, const struct connection_end *from,
+		      struct brumate_error *err)
+{
+	size_t sent = 0;
+
+	if (to->queue_bytes > SMALL_BYTES) {
+		int r = warm_up(from->fd, to->fd);
+
+		if (r < 0)
+			return fail_make(to, "filled", -r, err);
+	}
+	while (sent < to->queue_bytes) {
+		ssize_t n = send(from->fd, to->queue + sent, to->queue_bytes - sent,
+				 MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n < 0)
+			return fail_make(to, "filled: its queue has no room", errno, err);
+		sent += (size_t)n;
+	}
+	return 0;
+}
+
+static int make(struct connection_pair *c, bool is_apart, struct brumate_error *err)
+{
+	int r = join(c, is_apart, err);
+
+	if (r == 0)
+		r = send_queue(&c->ends[0], &c->ends[1], err);
+	if (r == 0)
+		r = send_queue(&c->ends[1], &c->ends[0], err);
+	for (int k = 0; k < 2 && r == 0; k++) {
+		struct connection_end *e = &c->ends[k];
+
+		if ((e->has_shut && shutdown(e->fd, SHUT_WR) < 0) ||
+		    fcntl(e->fd, F_SETFL, e->flags) < 0)
+			r = fail_make(e, "set up", errno, err);
+	}
+	return r;
+}
+
+int connections_make(struct connections *c, bool is_apart, struct brumate_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < c->n && r == 0; i++)
+		r = make(&c->items[i], is_apart, err);
+	for (size_t i = 0; i < 2 * c->n && r < 0; i++) {
+		connection_abort(c->items[i / 2].ends[i % 2].fd);
+		cleanup_close(&c->items[i / 2].ends[i % 2].fd);
+		c->items[i / 2].ends[i % 2].fd = -1;
+	}
+	return r;
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: MIT
+/*
+ * TCP connections between processes of one tree, carried without a capability. While the processes stand still, the bytes that each end
+ * has received and nobody has read are looked at through copies of the descriptors, which changes nothing; later such connections
+ * are made again between the same addresses, and the bytes are sent again. CRIU is given the new ends (criu/carry.h). What is written
+ * down is in docs/image-format.md, "Connections".
+ */
+#pragma once
+
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/cleanup.h"
+#include "base/error.h"
+#include "process/process.h"
+
+/** Name of the file among CRIU's images. */
+#define CONNECTIONS_FILE "connections"
+
+enum { CONNECTIONS_BYTES_MAX = 1 << 30, CONNECTIONS_MAX = 1 << 14 };
+
+union connection_address {
+	struct sockaddr any;
+	struct sockaddr_in v4;
+	struct sockaddr_in6 v6;
+};
+
+struct connection_end {
+	uint64_t inode;
+	uint32_t file; /* its number in CRIU's images; set by the caller */
+	int fd;	   /* owned: a copy of the job's descriptor, or the end that was made; -1: none */
+	int flags; /* O_NONBLOCK … */
+	union connection_address address;
+	bool has_shut;		       /* sends no more */
+	int send_bytes, receive_bytes; /* buffers of a fixed size; 0: the kernel decides */
+	uint8_t *queue;		       /* owned: received, and not read */
+	size_t queue_bytes;
+	pid_t pid;
+	int number; /* of one of its descriptors */
+	char comm[32];
+};
+
+/** The first end is the one that accepts when the connection is made again. */
+struct connection_pair {
+	struct connection_end ends[2];
+};
+
+struct connections {
+	struct connection_pair *items; /* owned */
+	size_t n;
+};
+#define CONNECTIONS_EMPTY ((struct connections){ 0 })
+void connections_fini(struct connections *c);
+DEFINE_AUTO_FINI(struct connections, connections_fini)
+
+/** Whether CRIU, as we would start it, may save and restore TCP connections itself (CAP_NET_ADMIN). */
+bool connections_may_be_repaired(void);
+
+/**
+ * Reads those of @tree, which stands still, and keeps copies of their descriptors. Errors to act on: -EOPNOTSUPP (one that cannot be
+ * carried, by name), -EAGAIN (bytes are under way that the receiver has no room for).
+ */
+int connections_read(struct connections *ret, const struct proc_tree *tree,
+		     struct brumate_error *err);
+
+/** As bytes (owned); NULL without memory. */
+char *connections_encode(const struct connections *c, size_t *ret_len_bytes);
+
+/** Pure, for foreign bytes. -EBADMSG, -ENOMEM. */
+int connections_decode(struct connections *ret, const char *bytes, size_t len_bytes);
+
+/** Makes them again. @is_apart: between any addresses, for what never runs. -EADDRINUSE and others, by name. */
+int connections_make(struct connections *c, bool is_apart, struct brumate_error *err);
+
+/** Has the end of @fd leave nothing behind when the last descriptor is closed: the address is free at once. */
+void connection_abort(int fd);

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+/* TCP connections of a little process, looked at, written down and made anew. */
+#include "little.h"
+#include "process/connections.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+
+enum { N_QUEUED = 200000 };
+
+static void be_connected(void *arg)
+{
+	struct sockaddr_in6 at = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+	int listener = socket(AF_INET6, SOCK_STREAM, 0), fd = socket(AF_INET6, SOCK_STREAM, 0);
+	socklen_t len = sizeof(at);
+
+	(void)arg;
+	CHECK(bind(listener, (void *)&at, sizeof(at)) == 0 && listen(listener, 1) == 0);
+	CHECK(getsockname(listener, (void *)&at, &len) == 0);
+	CHECK(connect(fd, (void *)&at, sizeof(at)) == 0);
+	int accepted = accept4(listener, NULL, NULL, SOCK_NONBLOCK);
+	CHECK(accepted >= 0);
+	for (int i = 0; i < N_QUEUED; i += 1000) {
+		char piece[1000];
+
+		memset(piece, 'a' + i / 1000 % 26, sizeof(piece));
+		CHECK(send(fd, piece, sizeof(piece), MSG_DONTWAIT) == sizeof(piece));
+	}
+	CHECK(shutdown(fd, SHUT_WR) == 0);
+	little_ready();
+	pause();
+}
+
+static void read_of(struct connections *ret, const struct little *l)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+
+	CHECK(proc_tree_read(&tree, little_id(l), NULL) == 0);
+	CHECK(connections_read(ret, &tree, NULL) == 0);
+}
+
+static void write_down(struct connections *ret, const struct connections *c)
+{
+	size_t len, len_again;
+	auto_free char *bytes = connections_encode(c, &len);
+
+	CHECK(bytes && connections_decode(ret, bytes, len) == 0);
+	auto_free char *again = connections_encode(ret, &len_again);
+	CHECK(again && len == len_again && !memcmp(bytes, again, len));
+	struct connections none = CONNECTIONS_EMPTY;
+	for (size_t n = 0; n < len; n += 1 + n / 7)
+		CHECK(connections_decode(&none, bytes, n) == -EBADMSG);
+}
+
+static void made_anew(void)
+{
+	auto_(connections_fini) struct connections seen = CONNECTIONS_EMPTY, c = CONNECTIONS_EMPTY;
+	struct little l = little_start(be_connected, NULL);
+
+	little_wait_ready(&l);
+	read_of(&seen, &l);
+	CHECK(seen.n == 1 && seen.items[0].ends[1].has_shut && !seen.items[0].ends[0].has_shut);
+	CHECK(seen.items[0].ends[0].queue_bytes == N_QUEUED);
+	write_down(&c, &seen);
+	/* While it lives, its addresses are not free. */
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	CHECK(connections_make(&c, false, &err) == -EADDRINUSE && strstr(err.text, "at ::1 port"));
+	for (int k = 0; k < 2; k++)
+		connection_abort(seen.items[0].ends[k].fd);
+	connections_fini(&seen);
+	little_end(&l);
+
+	CHECK(connections_make(&c, false, &err) == 0);
+	struct connection_end *server = &c.items[0].ends[0], *client = &c.items[0].ends[1];
+	struct sockaddr_in6 at;
+	socklen_t len = sizeof(at);
+	CHECK(getsockname(server->fd, (void *)&at, &len) == 0 &&
+	      !memcmp(&at, &server->address.v6, len));
+	CHECK(getpeername(server->fd, (void *)&at, &len) == 0 &&
+	      !memcmp(&at, &client->address.v6, len));
+	CHECK(fcntl(server->fd, F_GETFL) & O_NONBLOCK &&
+	      !(fcntl(client->fd, F_GETFL) & O_NONBLOCK));
+	char byte;
+	for (int i = 0; i < N_QUEUED; i++)
+		CHECK(recv(server->fd, &byte, 1, 0) == 1 && byte == 'a' + i / 1000 % 26);
+	CHECK(recv(server->fd, &byte, 1, 0) == 0); /* the other has shut */
+	CHECK(send(server->fd, "z", 1, 0) == 1 && recv(client->fd, &byte, 1, 0) == 1 &&
+	      byte == 'z');
+	for (int k = 0; k < 2; k++)
+		connection_abort(c.items[0].ends[k].fd);
+}
+
+static void outward(void *arg)
+{
+	int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+	CHECK(connect(fd, arg, sizeof(struct sockaddr_in)) == 0);
+	little_ready();
+	pause();
+}
+
+static void of_others(void)
+{
+	struct sockaddr_in at = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	auto_close int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	struct connections c = CONNECTIONS_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	socklen_t len = sizeof(at);
+
+	CHECK(bind(listener, (void *)&at, len) == 0 && listen(listener, 1) == 0);
+	CHECK(getsockname(listener, (void *)&at, &len) == 0);
+	struct little l = little_start(outward, &at);
+	little_wait_ready(&l);
+	CHECK(proc_tree_read(&tree, little_id(&l), NULL) == 0);
+	CHECK(connections_read(&c, &tree, &err) == -EOPNOTSUPP &&
+	      strstr(err.text, "not of the job"));
+	little_end(&l);
+}
+
+int main(void)
+{
+	made_anew();
+	of_others();
+	return 0;
+}
