@@ -269,13 +269,13 @@ class Round:
         return ["--force"] if subject.what in NEEDS_FORCE else []
 
     def suspend(self, rng, subject):
-        self.command("suspend", subject.id, *rng.choice(((), (), ("--park",), ("--live",))), *self.force(subject), subject=subject)
+        self.command("suspend", subject.id, *rng.choice(((), (), ("--park",))), *self.force(subject), subject=subject)
 
     def resume(self, rng, subject):
         self.command("resume", subject.id, *rng.choice(((), (), ("--keep-copy",))), subject=subject)
 
     def checkpoint(self, rng, subject):
-        options = rng.choice(((), (), ("--leave-running",), ("--leave-running", "--live"), ("--live",), ("--leave-running", "--keep-copy")))
+        options = rng.choice(((), (), ("--leave-running",), ("--leave-running", "--keep-copy")))
         result = self.command("checkpoint", subject.id, *options, *self.force(subject), subject=subject)
         if result and result[0] == 0:
             with self.lock:

@@ -36,6 +36,7 @@
 #define ZERO_BYTES     (1ull << 30)  /* filled by the GPU at a time */
 #define BATCH_BYTES    (64ull << 20) /* mapped before the GPU gets access to them */
 #define STAGE_LEAST    (128ull << 20)
+#define STAGE_TIGHT    (8ull << 20) /* where GPUs are nearly full */
 #define STAGE_MOST     (1ull << 30)
 #define MAKES_ALONE_NS (150 * NS_PER_MS) /* pieces are allocated before the first copy */
 
@@ -687,7 +688,7 @@ struct live {
 /*
  * The program's kernels and ours take turns on the GPU: the larger a stage, the fewer the turns, and the more of the
  * GPU one computation of digests uses. Stages take memory that the program may need, so they are large only if there
- * is plenty.
+ * is plenty, and smaller than usual where the GPU is nearly full, which is when live copies are made.
  */
 static uint64_t choose_stage_bytes(const struct lane *l)
 {
@@ -697,6 +698,8 @@ static uint64_t choose_stage_bytes(const struct lane *l)
 
 	while (bytes > STAGE_LEAST && (t->total_bytes < STAGES_IN_ALL * bytes ||
 				       free_bytes / STAGES_FREE_PART < STAGES * bytes))
+		bytes /= 2;
+	while (bytes > STAGE_TIGHT && free_bytes / 2 < STAGES * bytes)
 		bytes /= 2;
 	return bytes;
 }

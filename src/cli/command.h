@@ -53,7 +53,6 @@ enum option_id {
 	OPT_PARK,
 	OPT_CPU_RUNS,
 	OPT_KEEP_COPY,
-	OPT_LIVE,
 	OPT_KEY_FILE,
 	OPT_PULL,
 	OPT_YES,

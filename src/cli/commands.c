@@ -94,7 +94,6 @@ static const struct option_spec suspend_options[] = {
 	FLAG(OPT_PARK, "park", 0, "leave its device memory on the GPU, detached from the job"),
 	FLAG(OPT_CPU_RUNS, "cpu-runs", 0,
 	     "let its processes run on until they call the GPU, rather than stop them"),
-	LIVE,
 	WAIT("wait up to TIME for another operation on the job to end"),
 	TIMEOUT("give up after TIME; the job keeps running (exit code 124)"),
 	FORCE("continue even if doctor suspects that the job may be lost"),
@@ -129,7 +128,6 @@ static const struct option_spec checkpoint_options[] = {
 	FLAG(OPT_SELF, "self", 0,
 	     "the job that this command is part of, once the command has ended"),
 	KEEP_COPY,
-	LIVE,
 	FLAG(OPT_LEAVE_RUNNING, "leave-running", 'R', "keep the job running"),
 	FLAG(OPT_TCP_CLOSE, "tcp-close", 0, "a restore finds its TCP connections closed"),
 	FLAG(OPT_TCP_SKIP_IN_FLIGHT, "tcp-skip-in-flight", 0,
@@ -383,6 +381,9 @@ const struct former_command former_commands[] = {
 const struct foreign_option foreign_options[] = {
 	{ "", "--latest -l",
 	  "`brumate ps -q` lists all, the latest last; the name of a job means one of them" },
+	{ "", "--live",
+	  "`brumate checkpoint --leave-running` copies a running job's memory as its GPUs have "
+	  "room" },
 	{ "", "--gpu", "--simulated, or BRUMATE_GPU=real in the environment" },
 	{ "logs", "-n", "--tail N" },
 	{ "run", "-a", "--attach" },

@@ -59,8 +59,6 @@
 #define SINCE(what)   VALUE(OPT_SINCE, "since", 0, "TIME", COMPLETES_NOTHING, what)
 #define OUTPUT(what)  VALUE(OPT_OUTPUT, "output", 'o', "FILE", COMPLETES_FILE, what)
 #define ONE_JOB(what) VALUE(OPT_JOB, "job", 'j', "JOB", COMPLETES_JOB, what)
-#define LIVE \
-	FLAG(OPT_LIVE, "live", 0, "copy while the job runs, and stop it only for what has changed")
 #define STATS FLAG(OPT_STATS, "stats", 0, "show how long each phase took, and what was copied")
 #define KEEP_COPY                           \
 	FLAG(OPT_KEEP_COPY, "keep-copy", 0, \

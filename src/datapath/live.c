@@ -139,33 +139,32 @@ static int copy_passes(struct live *l, struct brumate_error *err)
 }
 
 /* Returns 1 if there was nothing to copy. */
-static int try_live_copy(struct datapath *d, struct brumate_error *err)
+static int try_live_copy(struct datapath *d, live_wanted_fn wanted, void *arg,
+			 struct brumate_error *err)
 {
 	auto_(live_fini) struct live l = { .d = d };
 	int r = find_pieces(&l, err);
 
 	if (r == 0)
-		r = l.n ? copy_passes(&l, err) : 1;
+		r = l.n && wanted(arg, l.pieces, l.n) ? copy_passes(&l, err) : 1;
 	for (size_t i = 0; i < d->n_agents; i++)
 		datapath_agent_fini(&d->agents[i]);
 	return r;
 }
 
-int live_copy(struct datapath *d, struct brumate_error *err)
+int live_copy(struct datapath *d, live_wanted_fn wanted, void *arg, struct brumate_error *err)
 {
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 
-	if (!d->n_agents) {
-		progress_note(d->progress, "no live copy: the driver alone moves device memory");
+	if (!d->n_agents)
 		return 1;
-	}
-	int r = try_live_copy(d, &why);
+	int r = try_live_copy(d, wanted, arg, &why);
 	if (r >= 0)
 		return r;
 	vault_drop_baseline(d->vault);
 	if ((r = progress_check(d->progress, err)) < 0)
 		return r;
-	progress_note(d->progress, "no live copy: %s", why.text);
+	log_info("no live copy: job=%s reason=\"%s\"", d->target->id, why.text);
 	return 0;
 }
 

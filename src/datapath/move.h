@@ -85,9 +85,12 @@ void move_drain(struct datapath *d);
  * that the second copy is exact.
  */
 
-/** Copies, and again if much changed during the copy. A failure is noted, and the operation goes on without a live
- * copy. Returns 1 if nothing was copied. */
-int live_copy(struct datapath *d, struct brumate_error *err);
+/** Whether @pieces want a live copy. */
+typedef bool (*live_wanted_fn)(void *arg, const struct vault_piece *pieces, size_t n);
+
+/** Copies if @wanted says so, and again if much changed during the copy. A failure is logged, and the operation goes on
+ * without a live copy. Returns 1 if nothing was copied. */
+int live_copy(struct datapath *d, live_wanted_fn wanted, void *arg, struct brumate_error *err);
 
 /**
  * Finds out how much of the device memory is zero that running processes or else the vault have: a pass of digests on the GPU.

@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/size.h"
+#include "datapath/move.h"
 #include "datapath/park.h"
 #include "engine/attributes.h"
 #include "engine/connections.h"
@@ -510,6 +511,26 @@ static int end_tree(struct op *op, struct brumate_error *err)
 	return 0;
 }
 
+static bool needs_live(void *arg, const struct vault_piece *pieces, size_t n)
+{
+	struct op *op = arg;
+
+	return !placement_has_room_twice(&op->gpus, pieces, n);
+}
+
+/* A job that goes on waits for the copy of what its GPUs have no room for once more: most of that is copied before. */
+static int copy_live(struct op *op, struct brumate_error *err)
+{
+	if (!op->request->leave_running || op->was_suspended)
+		return 1;
+	return live_copy(&op->data, needs_live, op, err);
+}
+
+static void undo_live(struct op *op)
+{
+	live_undo(&op->data);
+}
+
 /* What is parked is copied behind a job that goes on, which gets memory of its own. Members may have come to the GPU,
  * and agents be found, since the image was begun. */
 static int copy_out(struct op *op, struct brumate_error *err)
@@ -518,8 +539,9 @@ static int copy_out(struct op *op, struct brumate_error *err)
 	int r = v && v->n_pieces && !op->data.sink.save ? image_begin_device(op, err) : 0;
 
 	if (op->request->leave_running && !op->was_suspended)
-		op->data.copy = v && placement_has_room_twice(&op->gpus, v) ? DATAPATH_COPY_AFTER
-									    : DATAPATH_COPY_BEHIND;
+		op->data.copy = v && placement_has_room_twice(&op->gpus, v->pieces, v->n_pieces)
+					? DATAPATH_COPY_AFTER
+					: DATAPATH_COPY_BEHIND;
 	return r < 0 ? r : step_copy_out(op, err);
 }
 
@@ -565,7 +587,7 @@ static const struct step checkpoint_steps[] = {
 	{ "identify", "the driver", step_identify, NULL },
 	{ "preflight", "the scan of the job's processes", check_checkpoint, NULL },
 	{ "image", "the store", begin_image, undo_image },
-	{ "live", "the copy of a running job", step_live, step_undo_live },
+	{ "live", "the copy of a running job", copy_live, undo_live },
 	{ "criu-start", "CRIU to start", start_criu, close_criu },
 	{ "meet", "the other members of the set", together_begin, NULL },
 	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },

@@ -110,8 +110,9 @@ int placement_record(struct target *target, struct gpu_set *gpus, struct brumate
 int placement_map(const struct target *target, struct gpu_set *gpus, struct progress *progress,
 		  struct brumate_error *err);
 
-/** Whether there is room on all GPUs for what @vault holds there once more. */
-bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault);
+/** Whether there is room on all GPUs for @pieces once more. */
+bool placement_has_room_twice(struct gpu_set *gpus, const struct vault_piece *pieces,
+			      size_t n_pieces);
 
 /** The memory the job needs, in addition to what @vault (may be NULL) holds of it there, must be free on the GPUs it goes
  * to: a driver that runs out of it in the middle of a restore loses the process (driver 580: error 2, then 304 for

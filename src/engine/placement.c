@@ -219,7 +219,18 @@ static uint64_t context_room(const struct dev_gpu *gpu)
 	return room < CONTEXT_ROOM_BYTES ? room : CONTEXT_ROOM_BYTES;
 }
 
-bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault)
+static uint64_t bytes_on(const char *gpu, const struct vault_piece *pieces, size_t n)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < n; i++)
+		if (!strcmp(pieces[i].gpu, gpu))
+			sum += pieces[i].len_bytes;
+	return sum;
+}
+
+bool placement_has_room_twice(struct gpu_set *gpus, const struct vault_piece *pieces,
+			      size_t n_pieces)
 {
 	struct dev_gpu now[DEV_GPUS_MAX];
 	size_t n = 0;
@@ -228,7 +239,7 @@ bool placement_has_room_twice(struct gpu_set *gpus, const struct vault *vault)
 		return false;
 	for (size_t i = 0; i < n; i++)
 		if (free_bytes(&now[i]) <
-		    vault_device_bytes(vault, now[i].uuid) + context_room(&now[i]))
+		    bytes_on(now[i].uuid, pieces, n_pieces) + context_room(&now[i]))
 			return false;
 	return true;
 }

@@ -30,18 +30,6 @@ int step_identify(struct op *op, struct brumate_error *err)
 
 /* ---- device memory out ---- */
 
-int step_live(struct op *op, struct brumate_error *err)
-{
-	if (!op->request->live || op->was_suspended || op->request->park)
-		return 1;
-	return live_copy(&op->data, err);
-}
-
-void step_undo_live(struct op *op)
-{
-	live_undo(&op->data);
-}
-
 /* A process that begins to use the GPU from now on is held back; one that has begun is found by then. */
 static int hold_newcomers(struct op *op, struct brumate_error *err)
 {

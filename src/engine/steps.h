@@ -8,7 +8,6 @@
 
 /** Finds the processes with GPU state, and their agents. */
 int step_identify(struct op *op, struct brumate_error *err);
-int step_live(struct op *op, struct brumate_error *err);
 int step_gate(struct op *op, struct brumate_error *err);
 int step_park(struct op *op, struct brumate_error *err);
 /** Starts the copy of what is parked, unless it is to stay on the GPU. */
@@ -23,7 +22,6 @@ int step_map_early(struct op *op, struct brumate_error *err);
 int step_map(struct op *op, struct brumate_error *err);
 int step_open(struct op *op, struct brumate_error *err);
 
-void step_undo_live(struct op *op);
 /** Undoes gate, park and unmap. Requires the driver's part to be running. */
 void step_undo_park(struct op *op);
 void step_undo_copy(struct op *op);

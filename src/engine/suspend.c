@@ -91,7 +91,6 @@ static int settle(struct op *op, struct brumate_error *err)
 static const struct step suspend_steps[] = {
 	{ "identify", "the driver", step_identify, NULL },
 	{ "preflight", "the scan of the job's processes", check_suspend, NULL },
-	{ "live", "the copy of a running job", step_live, step_undo_live },
 	{ "gate", "calls and kernels in flight", suspend_gate, step_undo_park },
 	{ "park", "the job's agents", step_park, step_undo_park },
 	{ "copy", "nothing", step_copy_out, step_undo_copy },

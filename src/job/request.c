@@ -33,7 +33,6 @@ static const struct request_option request_options[] = {
 	{ "park", "park", REQUEST_FLAG, SUSPEND, AT(park), -1 },
 	{ "keep_copy", "keep-copy", REQUEST_FLAG, RESUME | CHECKPOINT | SCHEDULE, AT(keep_copy),
 	  CONF(keep_copy) },
-	{ "live", "live", REQUEST_FLAG, SUSPEND | CHECKPOINT | SCHEDULE, AT(live), -1 },
 	{ "tcp_skip_in_flight", "tcp-skip-in-flight", REQUEST_FLAG, CHECKPOINT | SCHEDULE,
 	  AT(tcp_skip_in_flight), -1 },
 	{ "drop_external", "drop-external", REQUEST_FLAG, CHECKPOINT | SCHEDULE, AT(drop_external),

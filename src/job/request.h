@@ -41,7 +41,6 @@ struct request {
 	bool force;	     /* go on where the job may be lost */
 	bool cpu_runs;	     /* its processes run on while it is suspended, but for the GPU */
 	bool park;	     /* leave device memory on the GPU */
-	bool live;	     /* copy while the job runs, as far as that goes */
 	bool keep_copy;	     /* the host copy stays as a baseline when the job runs again */
 	bool leave_running;
 	bool drop_external;	 /* unix connections to outside are closed after a restore */

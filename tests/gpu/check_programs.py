@@ -121,7 +121,7 @@ def timeline_is_drawn():
         return {"operation": "suspend", "what": what, "seconds": seconds, "phases": phases}
 
     results = {"machine": {}, "cases": [{"operations": [operation("suspend, first", 2.0), operation("checkpoint 0", 0.5),
-                                                        operation("checkpoint --live 1", 1.0)]},
+                                                        operation("checkpoint --leave-running 1", 1.0)]},
                                         {"operations": [{"operation": "resume", "seconds": 1.0, "phases": []}]}]}
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "timeline.svg")
@@ -131,7 +131,7 @@ def timeline_is_drawn():
         check(done.returncode == 0, f"no timeline: {done}")
         with open(out, encoding="utf-8") as file:
             drawn = file.read()
-        for text in ("first suspend", "checkpoint, job ends", "checkpoint --live", "2.00 s", "0.50 s", 'x="230.0" y="66" width="120.0"'):
+        for text in ("first suspend", "checkpoint, job ends", "checkpoint --leave-running", "2.00 s", "0.50 s", 'x="230.0" y="66" width="120.0"'):
             check(text in drawn, f"no {text!r} in the timeline: {drawn}")
         check(drawn.count("data-out") == 3 and "identify" not in drawn, f"other phases are drawn: {drawn}")
         with open(os.path.join(folder, "results.json"), "w", encoding="utf-8") as file:

@@ -129,19 +129,14 @@ def left_running(check, model, folder):
     check.measured["defaults: steps/s, undisturbed"] = round(model.steps_within(5), 1)
     for i in range(2):
         options = ("--leave-running", "--dir", folder, "--name", f"running-{i}")
-        model.do(f"checkpoint --leave-running {i}", "checkpoint", model.id, *options)
-        model.answers(1)
-        check.instance.ok("rm", "--dir", folder, f"running-{i}")
-    for i in range(2):
-        options = ("--live", "--leave-running", "--dir", folder, "--name", f"live-{i}")
         with Pace(model.log.path) as pace:
             begin = time.monotonic()
-            summary = model.do(f"checkpoint --live {i}", "checkpoint", model.id, *options)
+            summary = model.do(f"checkpoint --leave-running {i}", "checkpoint", model.id, *options)
         for phase in summary["phases"]:
             if phase["name"] in ("live", "store"):
-                check.measured[f"defaults: checkpoint --live {i}, steps/s beside {phase['name']}"] = pace.within(begin, phase)
+                check.measured[f"defaults: checkpoint --leave-running {i}, steps/s beside {phase['name']}"] = pace.within(begin, phase)
         model.answers(1)
-        check.instance.ok("rm", "--dir", folder, f"live-{i}")
+        check.instance.ok("rm", "--dir", folder, f"running-{i}")
 
 
 def saved_and_restored(model, folder):

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 
-from cases import Failed, Log, case, expect, fault_points, find_build, main, process_start, read_text, wait_until
+from cases import Failed, Log, case, expect, fault_points, find_build, main, process_start, read_text, wait_until, with_env
 
 SHIM = find_build().program("brumate-shim")
 PLANS = {}
@@ -41,12 +41,13 @@ class LaterLog(Log):
 class Subject:
     """A job that is taken through many faults, and brought back to where the next one begins."""
 
-    def __init__(self, bed):
+    def __init__(self, bed, mib=4):
         self.bed = bed
+        self.mib = mib
         self.start()
 
     def start(self):
-        self.job, log = self.bed.counter(mib=4, chunk_mib=2)
+        self.job, log = self.bed.counter(mib=self.mib, chunk_mib=2)
         self.log = LaterLog(log.path)
         self.used = self.bed.vram()
         self.checkpoint = None
@@ -172,9 +173,10 @@ def one_fault(subject, verb, point, action, *options):
         raise type(error)(f"{what}: {error} (said: {result.code} {result.err.strip()[-300:]})") from error
 
 
-def register(verb, action, points, *options, name=None):
+def register(verb, action, points, *options, name=None, mib=4, vram_mib=512):
+    @with_env(BRUMATE_SIM_VRAM_MIB=str(vram_mib))
     def function(bed):
-        subject = Subject(bed)
+        subject = Subject(bed, mib)
         for point in points:
             one_fault(subject, verb, point, action, *options)
 
@@ -186,12 +188,10 @@ for plan in ("suspend", "resume", "checkpoint", "restore"):
     for fault in ALL:
         register(plan, fault, fault_points(PLANS[plan], fault))
 for fault in ALL:
-    # An error in the live copy itself is none of the suspend: keep_copy.py.
-    register("suspend", fault, ["suspend.live.begin", "suspend.live.end", "suspend.gate.end", "suspend.data-out.end",
-                                *(() if fault.startswith("error") else ("live.copy",))],
-             "--live", name=f"live_{fault.replace(':', '_')}")
-    register("checkpoint", fault, ["live.copy", "checkpoint.live.end", "checkpoint.let-go.begin"], "--live",
-             "--leave-running", name=f"live_checkpoint_{fault.replace(':', '_')}")
+    # An error in the live copy itself is none of the checkpoint: keep_copy.py.
+    register("checkpoint", fault, [*(() if fault.startswith("error") else ("live.copy",)), "checkpoint.live.end",
+                                   "checkpoint.let-go.begin"],
+             "--leave-running", name=f"live_checkpoint_{fault.replace(':', '_')}", mib=32, vram_mib=72)
 for fault in ("error:28", "kill", "kill:criu", "kill:keeper", "kill:broker", "kill:job"):
     register("checkpoint", fault, HELD, name=f"held_checkpoint_{fault.replace(':', '_')}")
 for fault in ("error:5", "kill", "kill:criu", "kill:broker", "kill:job"):

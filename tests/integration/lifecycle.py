@@ -510,9 +510,9 @@ def every_so_often_as_configured(bed):
     configure("[Store]\nCompress=zstd\n")
     expect(one_by_schedule() < plain * 3 / 4, "Compress= is not heeded")
     expect(one_by_schedule("--compress", "none") == plain, "--compress is not heeded")
-    bed.ok("checkpoint", job, "--every", "1h", "--compress", "lz4", "--keep-copy", "--live")
+    bed.ok("checkpoint", job, "--every", "1h", "--compress", "lz4", "--keep-copy", "--with-files")
     schedule = bed.job(job)["schedule"]
-    expect((schedule["compress"], schedule["keep_copy"], schedule["live"]) == ("lz4", True, True), f"{schedule}")
+    expect((schedule["compress"], schedule["keep_copy"], schedule["with_files"]) == ("lz4", True, True), f"{schedule}")
     configure("[Operation]\nTimeout=1ms\n")
     bed.ok("checkpoint", job, "--every", "1s")
     wait_until(lambda: "scheduled checkpoint" in (bed.job(job)["message"] or ""), "the message", 30)

@@ -132,7 +132,7 @@ def again_and_again(bed):
     job, log = partners(bed, "pidfd")
     bed.operation("checkpoint", job, "--leave-running", "--keep-copy")
     go_on(log)
-    bed.operation("checkpoint", job, "--leave-running", "--keep-copy", "--live")
+    bed.operation("checkpoint", job, "--leave-running", "--keep-copy")
     go_on(log)
     bed.operation("suspend", job)
     bed.operation("resume", job, "--keep-copy")

@@ -277,14 +277,14 @@ def large_memory_comes_back(bed):
 @case
 @as_user
 def the_other_ways_of_an_operation(bed):
-    """--leave-running, one that shares the chunks of an earlier one, --live, threads, and processes by their pid."""
+    """--leave-running, one that shares the chunks of an earlier one, threads, and processes by their pid."""
     job, log = bed.kind("threads", name="train")
-    for options in (("--leave-running",), ("--leave-running",), ("--live", "--leave-running"), ()):
+    for options in (("--leave-running",), ("--leave-running",), ()):
         bed.operation("checkpoint", job, *options)
         if options:
             bed.expect_whole(job, log)
     bed.expect_restorable(job, log)
-    bed.operation("suspend", job, "--live")
+    bed.operation("suspend", job)
     bed.operation("resume", job, "--keep-copy")
     bed.end(job)
     program = bed.start([bed.program("counter"), "--mib", "8", "--chunk-mib", "8", "--interval-ms", "25"])

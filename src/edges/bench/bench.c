@@ -553,13 +553,12 @@ static json_t *pack_operation(const struct bench *b, const char *operation, cons
 {
 	if (!strcmp(operation, "Restore"))
 		return json_pack("{s:s,s:s*}", "checkpoint", what, "dir", b->options.dir);
-	const bool live = b->options.live, keep = b->options.keep_copy;
 	if (!strcmp(operation, "Checkpoint"))
-		return json_pack("{s:s,s:s*,s:b,s:b}", "job", what, "dir", b->options.dir, "live",
-				 live, "leave_running", goes_on);
+		return json_pack("{s:s,s:s*,s:b}", "job", what, "dir", b->options.dir,
+				 "leave_running", goes_on);
 	if (!strcmp(operation, "Suspend"))
-		return json_pack("{s:s,s:b}", "job", what, "live", live);
-	return json_pack("{s:s,s:b}", "job", what, "keep_copy", keep);
+		return json_pack("{s:s}", "job", what);
+	return json_pack("{s:s,s:b}", "job", what, "keep_copy", b->options.keep_copy);
 }
 
 /* @ret is valid until the next result is added. */
@@ -830,7 +829,6 @@ static int get_bench_options(struct bench_options *o, const struct invocation *i
 	if (r < 0)
 		return r;
 	o->keep_copy = in->values[OPT_KEEP_COPY];
-	o->live = in->values[OPT_LIVE];
 	o->rounds = rounds > ROUNDS_MAX ? ROUNDS_MAX : (unsigned)rounds;
 	o->gpu = in->values[OPT_SIMULATED] ? "simulated" : getenv("BRUMATE_GPU");
 	if (o->gpu && strcmp(o->gpu, "simulated") != 0)

@@ -21,7 +21,7 @@ struct bench_options {
 	const char *pieces_kib; /* "65536-1048576" */
 	unsigned zero, change;	/* percent */
 	unsigned rounds;
-	bool keep_copy, live;	  /* as suspend, resume and checkpoint take them */
+	bool keep_copy;		  /* as resume and checkpoint take it */
 	const char *gpu;	  /* "simulated", or NULL */
 	const char *dir;	  /* where checkpoints go; NULL: none are made */
 	const char *const *paths; /* "broker", "driver"; ends with NULL */
@@ -39,7 +39,7 @@ struct bench_result {
 	unsigned round;			   /* from 1; the first finds the pool cold */
 	uint64_t bytes, start_ns, wall_ns; /* wall_ns: the same moment by CLOCK_REALTIME */
 	double seconds;			   /* of the operation as its caller saw it */
-	double standing;   /* from the job's last beat before to its first after; 0: none */
+	double standing; /* from the job's last beat before to its first after; 0: none */
 	double stands_at; /* from the start of the operation to that last beat; below 0: it was before */
 	double until_beat; /* from the start of the operation to the job's next beat; 0: none */
 	json_t *summary;   /* owned */

@@ -176,7 +176,7 @@ static void check_same_schedule(const struct job_schedule *got, const struct job
 	CHECK(got->request.timeout_ms == want->request.timeout_ms);
 	CHECK(got->request.force == want->request.force);
 	CHECK(got->request.keep_copy == want->request.keep_copy);
-	CHECK(got->request.live == want->request.live);
+	CHECK(got->request.rehearse == want->request.rehearse);
 	CHECK_STR(got->failure, want->failure);
 	CHECK_STR(got->request.dir, want->request.dir);
 	CHECK_STR(got->request.compress, want->request.compress);
@@ -319,7 +319,7 @@ static const struct member members[] = {
 	{ "schedule.timeout_ms", false },
 	{ "schedule.force", false },
 	{ "schedule.keep_copy", false },
-	{ "schedule.live", false },
+	{ "schedule.rehearse", false },
 	{ "schedule.compress", false },
 	{ "schedule.key_file", false },
 	{ "schedule.dir", true },

@@ -47,10 +47,10 @@ static void test_options_of_each(void)
 		unsigned where;
 		const char *names;
 	} want[] = {
-		{ REQUEST_SUSPEND, "timeout_ms wait_ms force dry_run cpu_runs park live " },
+		{ REQUEST_SUSPEND, "timeout_ms wait_ms force dry_run cpu_runs park " },
 		{ REQUEST_RESUME, "timeout_ms wait_ms gpu_map keep_copy room_of " },
 		{ REQUEST_CHECKPOINT,
-		  "timeout_ms wait_ms tcp_close force dry_run leave_running keep_copy live "
+		  "timeout_ms wait_ms tcp_close force dry_run leave_running keep_copy "
 		  "tcp_skip_in_flight drop_external with_files rehearse together id dir compress "
 		  "key " },
 		{ REQUEST_RESTORE,
@@ -58,7 +58,7 @@ static void test_options_of_each(void)
 		  "allow_unauthenticated " },
 		{ REQUEST_READ, "key allow_unauthenticated " },
 		{ REQUEST_REHEARSE, "timeout_ms tcp_close force key allow_unauthenticated " },
-		{ REQUEST_SCHEDULE, "timeout_ms tcp_close force keep_copy live tcp_skip_in_flight "
+		{ REQUEST_SCHEDULE, "timeout_ms tcp_close force keep_copy tcp_skip_in_flight "
 				    "drop_external with_files rehearse dir compress key_file " },
 	};
 
@@ -91,7 +91,7 @@ static void test_check(void)
 		{ REQUEST_CHECKPOINT, "{\"compress\": \"best\"}",
 		  "parameter 'compress': expected auto, none, lz4 or zstd" },
 		{ REQUEST_CHECKPOINT, "{\"key\": 5}", "parameter 'key': must be a string" },
-		{ REQUEST_CHECKPOINT, "{\"compress\": \"zstd\", \"live\": true}", NULL },
+		{ REQUEST_CHECKPOINT, "{\"compress\": \"zstd\", \"rehearse\": true}", NULL },
 		{ REQUEST_SCHEDULE, "{\"key_file\": []}",
 		  "parameter 'key_file': must be a string" },
 		{ REQUEST_RESTORE, "{\"tcp_close\": \"no\"}",
@@ -112,11 +112,11 @@ static void test_check(void)
 /* A caller's id and dir never pass: those are the service's to choose. */
 static void test_pick(void)
 {
-	auto_json json_t *o = parse("{\"live\": true, \"force\": null, \"timeout_ms\": 7, \"id\": "
+	auto_json json_t *o = parse("{\"rehearse\": true, \"force\": null, \"timeout_ms\": 7, \"id\": "
 				    "\"../x\", \"dir\": \"/etc\", \"keep_files\": true, "
 				    "\"job\": \"a\", \"keep_copy\": false}");
 	auto_json json_t *picked = request_pick(o, REQUEST_CHECKPOINT);
-	auto_json json_t *want = parse("{\"timeout_ms\": 7, \"live\": true, \"keep_copy\": false}");
+	auto_json json_t *want = parse("{\"timeout_ms\": 7, \"rehearse\": true, \"keep_copy\": false}");
 
 	CHECK(json_equal(picked, want));
 	auto_json json_t *resume = parse("{\"room_of\": \"0123abcd\"}");
@@ -136,7 +136,7 @@ static void test_decode(void)
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	CHECK(request_decode(&r, REQUEST_CHECKPOINT, o, &err) == 0);
-	CHECK(r.timeout_ms == 1500 && r.force && !r.live && !r.leave_running);
+	CHECK(r.timeout_ms == 1500 && r.force && !r.rehearse && !r.leave_running);
 	CHECK(!r.park); /* which is not for a checkpoint */
 	CHECK_STR(r.id, "a-1");
 	CHECK_STR(r.dir, "/s");
@@ -213,7 +213,7 @@ static void check_defaults(unsigned where, const char *given, const char *want)
 
 static void test_defaults(void)
 {
-	struct request r = { .live = true, .compress = "none" };
+	struct request r = { .rehearse = true, .compress = "none" };
 	struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 
 	configure("[Operation]\nKeepCopy=yes\nTcpClose=yes\nTimeout=3s\n[Store]\nCompress=lz4\n");
@@ -227,7 +227,7 @@ static void test_defaults(void)
 		       "\"tcp_close\": true}");
 	CHECK(conf_load(&conf, NULL) == 0);
 	request_configure(&r, REQUEST_SCHEDULE, &conf);
-	CHECK(r.keep_copy && r.live && r.timeout_ms == 3000 && r.tcp_close);
+	CHECK(r.keep_copy && r.rehearse && r.timeout_ms == 3000 && r.tcp_close);
 	CHECK_STR(r.compress, "none");
 	conf_fini(&conf);
 

@@ -88,7 +88,7 @@ static void test_bad_parameters(struct served *s)
 		const char *method, *parameters, *text;
 	} cases[] = {
 		{ "Suspend", "{\"timeout_ms\": -1}", "'timeout_ms': -1 is not between" },
-		{ "Suspend", "{\"live\": \"yes\"}", "'live': must be true or false" },
+		{ "Suspend", "{\"park\": \"yes\"}", "'park': must be true or false" },
 		{ "Resume", "{\"gpu_map\": 5}", "'gpu_map': must be an array" },
 		{ "Resume", "{\"gpu_map\": [{\"from\": \"GPU-a\"}]}", "'to': is missing" },
 		{ "Checkpoint", "{\"dir\": \"/s\"}", "'id': is missing" },
@@ -224,28 +224,28 @@ static void test_schedule(struct served *s)
 
 	set_state(s->shim, JOB_SUSPENDED);
 	CHECK(call(s, "Schedule",
-		   "{\"every_ms\": 60000, \"dir\": \"/s\", \"keep_last\": 3, \"live\": true, "
+		   "{\"every_ms\": 60000, \"dir\": \"/s\", \"keep_last\": 3, \"rehearse\": true, "
 		   "\"compress\": \"lz4\", \"timeout_ms\": 9}",
 		   &reply, &err) == 0);
 	CHECK(job_load(&seen, s->shim->job.id, NULL) == 0);
 	const struct job_schedule *schedule = &seen.schedule;
 	CHECK(schedule->every_ms == 60000 && schedule->keep_last == 3);
-	CHECK(schedule->request.live && !schedule->request.force);
+	CHECK(schedule->request.rehearse && !schedule->request.force);
 	CHECK(schedule->request.timeout_ms == 9);
 	CHECK_STR(schedule->request.compress, "lz4");
 	CHECK_STR(schedule->request.dir, "/s");
 	CHECK(schedule->next_ms > clock_boot_ns() / NS_PER_MS);
 	json_t *shown = json_object_get(json_object_get(reply, "job"), "schedule");
-	CHECK(json_is_true(json_object_get(shown, "live")));
+	CHECK(json_is_true(json_object_get(shown, "rehearse")));
 	CHECK(json_is_null(json_object_get(shown, "key_file")));
 
 	/* What is not given is not kept from before, and 0 ends it, whatever else is said. */
 	auto_(job_fini) struct job after = JOB_EMPTY;
 	set_state(s->shim, JOB_CHECKPOINTED);
-	CHECK(call(s, "Schedule", "{\"every_ms\": 0, \"dir\": \"/s\", \"live\": true}", NULL,
+	CHECK(call(s, "Schedule", "{\"every_ms\": 0, \"dir\": \"/s\", \"rehearse\": true}", NULL,
 		   &err) == 0);
 	CHECK(job_load(&after, s->shim->job.id, NULL) == 0);
-	CHECK(!after.schedule.every_ms && !after.schedule.request.live);
+	CHECK(!after.schedule.every_ms && !after.schedule.request.rehearse);
 }
 
 int main(void)
