@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -156,6 +157,8 @@ enum kind {
 	KIND_DATA_PATH,
 	KIND_COMPRESS,
 	KIND_MEMORY,
+	KIND_PRIORITY,
+	KIND_PIN,
 	KIND__MAX
 };
 
@@ -168,6 +171,8 @@ static const char *const allowed[KIND__MAX] = {
 	[KIND_DATA_PATH] = "auto, broker or driver",
 	[KIND_COMPRESS] = "auto, none, lz4 or zstd",
 	[KIND_MEMORY] = "auto, brumate or criu",
+	[KIND_PRIORITY] = "a whole number from -1000 to 1000",
+	[KIND_PIN] = "yes or no",
 };
 
 static const char *const *const words[KIND__MAX] = {
@@ -221,6 +226,7 @@ static const struct key {
 	{ "Run", "MinResident", KIND_DURATION, offsetof(struct brumate_conf, min_resident_ms) },
 	{ "Run", "LogKeep", KIND_BYTES, offsetof(struct brumate_conf, log_bytes) },
 	{ "Run", "DataPath", KIND_DATA_PATH, offsetof(struct brumate_conf, data_path) },
+	{ "Serve", "IdleAfter", KIND_DURATION, offsetof(struct brumate_conf, serve_idle_after_ms) },
 	{ "Hooks", "BeforeSuspend", KIND_PATH, offsetof(struct brumate_conf, hook_before_suspend) },
 	{ "Hooks", "AfterResume", KIND_PATH, offsetof(struct brumate_conf, hook_after_resume) },
 	{ "Hooks", "AfterRestore", KIND_PATH, offsetof(struct brumate_conf, hook_after_restore) },
@@ -232,6 +238,20 @@ static const struct key {
 	{ "Container", "State", KIND_PATH, offsetof(struct brumate_conf, container_state) },
 };
 enum { N_KEYS = sizeof(keys) / sizeof(keys[0]) };
+
+/* Of [Serve NAME]: what is set is that member's. */
+static const struct key member_keys[] = {
+	{ "Serve", "Priority", KIND_PRIORITY, offsetof(struct conf_member, priority) },
+	{ "Serve", "IdleAfter", KIND_DURATION, offsetof(struct conf_member, idle_after_ms) },
+	{ "Serve", "MinResident", KIND_DURATION, offsetof(struct conf_member, min_resident_ms) },
+	{ "Serve", "Pin", KIND_PIN, offsetof(struct conf_member, pin) },
+};
+enum { N_MEMBER_KEYS = sizeof(member_keys) / sizeof(member_keys[0]), PRIORITY_MOST = 1000 };
+
+#define MEMBER_UNSET                                          \
+	((struct conf_member){ .idle_after_ms = CONF_UNSET,   \
+			       .min_resident_ms = CONF_UNSET, \
+			       .pin = CONF_PIN_UNSET })
 
 void conf_fini(struct brumate_conf *c)
 {
@@ -247,6 +267,9 @@ void conf_fini(struct brumate_conf *c)
 	free(c->hook_on_failure);
 	free(c->criu_path);
 	free(c->container_state);
+	for (size_t i = 0; i < c->n_members; i++)
+		free(c->members[i].name);
+	free(c->members);
 	for (size_t i = 0; i < c->n_warnings; i++)
 		free(c->warnings[i]);
 	free(c->warnings);
@@ -272,6 +295,71 @@ static const struct key *find_key(const struct conf_item *item)
 		if (!strcmp(keys[i].section, item->section) && !strcmp(keys[i].name, item->key))
 			return &keys[i];
 	return NULL;
+}
+
+/* ---- members ---- */
+
+/* The NAME of [Serve NAME]; NULL: another section. */
+static const char *member_name(const struct conf_item *item)
+{
+	static const char prefix[] = "Serve ";
+
+	return strncmp(item->section, prefix, sizeof(prefix) - 1)
+		       ? NULL
+		       : item->section + strspn(item->section + sizeof(prefix) - 1, space) +
+				 sizeof(prefix) - 1;
+}
+
+static const struct key *find_member_key(const struct conf_item *item)
+{
+	for (int i = 0; i < N_MEMBER_KEYS; i++)
+		if (!strcmp(member_keys[i].name, item->key))
+			return &member_keys[i];
+	return NULL;
+}
+
+static struct conf_member *find_member(const struct brumate_conf *c, const char *name)
+{
+	for (size_t i = 0; i < c->n_members; i++)
+		if (!strcmp(c->members[i].name, name))
+			return &c->members[i];
+	return NULL;
+}
+
+/* NULL without memory. */
+static struct conf_member *need_member(struct brumate_conf *c, const char *name)
+{
+	struct conf_member *found = find_member(c, name);
+	struct conf_member one = MEMBER_UNSET;
+
+	if (found)
+		return found;
+	one.name = strdup(name);
+	if (!one.name || array_add(c->members, c->n_members, one) < 0) {
+		free(one.name);
+		return NULL;
+	}
+	return &c->members[c->n_members - 1];
+}
+
+struct conf_member conf_member_of(const struct brumate_conf *c, const char *name)
+{
+	const struct conf_member *found = find_member(c, name);
+	struct conf_member one = found ? *found : MEMBER_UNSET;
+
+	one.name = NULL;
+	return one;
+}
+
+static int parse_priority(int *ret, const char *value)
+{
+	char *end;
+	const long n = strtol(value, &end, 10);
+
+	if (end == value || *end || n < -PRIORITY_MOST || n > PRIORITY_MOST)
+		return -EINVAL;
+	*ret = (int)n;
+	return 0;
 }
 
 static int set_path(char **at, const char *value)
@@ -306,9 +394,9 @@ static void set_default(struct brumate_conf *c, const struct key *k)
 		memcpy(at, (const char *)&defaults + k->offset, sizes[k->kind]);
 }
 
-static int set_value(struct brumate_conf *c, const struct key *k, const char *value)
+static int set_value(void *base, const struct key *k, const char *value)
 {
-	char *at = (char *)c + k->offset;
+	char *at = (char *)base + k->offset;
 
 	switch (k->kind) {
 	case KIND_PATH:
@@ -324,22 +412,55 @@ static int set_value(struct brumate_conf *c, const struct key *k, const char *va
 	case KIND_COMPRESS:
 	case KIND_MEMORY:
 		return conf_word((int *)at, value, words[k->kind]);
+	case KIND_PRIORITY:
+		return parse_priority((int *)at, value);
+	case KIND_PIN: {
+		bool yes = false;
+		int r = conf_bool(&yes, value);
+
+		if (r == 0)
+			*(enum conf_pin *)at = yes ? CONF_PIN_YES : CONF_PIN_NO;
+		return r;
+	}
 	case KIND__MAX:
 		break;
 	}
 	return -EINVAL;
 }
 
+/* An empty value takes back what was said before. */
+static int set_member(struct brumate_conf *c, const struct key *k, const char *name,
+		      const char *value)
+{
+	const struct conf_member unset = MEMBER_UNSET;
+	struct conf_member *m = need_member(c, name);
+	const size_t len_bytes = k->kind == KIND_DURATION ? sizeof(uint64_t) : sizeof(int);
+	int r = 0;
+
+	if (!m)
+		return -ENOMEM;
+	if (*value)
+		r = set_value(m, k, value);
+	else
+		memcpy((char *)m + k->offset, (const char *)&unset + k->offset, len_bytes);
+	if (r == 0 && k->kind == KIND_PRIORITY)
+		m->priority_given = *value;
+	return r;
+}
+
 static int apply_item(struct brumate_conf *c, const struct conf_item *item,
 		      struct brumate_error *err)
 {
-	const struct key *k = find_key(item);
+	const char *member = member_name(item);
+	const struct key *k = member ? find_member_key(item) : find_key(item);
 
-	if (k && !*item->value) {
+	if (k && !member && !*item->value) {
 		set_default(c, k);
 		return 0;
 	}
-	int r = k ? set_value(c, k, item->value) : warn_unknown(c, item);
+	int r = !k	 ? warn_unknown(c, item)
+		: member ? set_member(c, k, member, item->value)
+			 : set_value(c, k, item->value);
 	if (r == -EINVAL)
 		return brumate_fail(err, EINVAL, "%s:%u: [%s] %s=%s: expected %s", item->name,
 				    item->line, item->section, item->key, item->value,

@@ -39,6 +39,17 @@ enum conf_compress {
 
 enum conf_memory { CONF_MEMORY_AUTO, CONF_MEMORY_BRUMATE, CONF_MEMORY_CRIU, CONF_MEMORY__MAX };
 
+/* Of a member of `serve` and of those that share a GPU: [Serve NAME], NAME of the job. What is not given is CONF_UNSET. */
+#define CONF_UNSET UINT64_MAX
+struct conf_member {
+	char *name;		  /* owned */
+	uint64_t idle_after_ms;	  /* IdleAfter= */
+	uint64_t min_resident_ms; /* MinResident= */
+	int priority;		  /* Priority= */
+	bool priority_given;
+	enum conf_pin { CONF_PIN_NO, CONF_PIN_YES, CONF_PIN_UNSET } pin; /* Pin= */
+};
+
 struct brumate_conf {
 	/* [Store] */
 	char *store_dir; /* Directory=PATH: where checkpoints go. Owned; NULL: path_checkpoints_dir() */
@@ -78,6 +89,11 @@ struct brumate_conf {
 	uint64_t
 		log_bytes; /* LogKeep=1G: how much of the end of a job's log is kept; 0 = all of it */
 
+	/* [Serve] */
+	uint64_t serve_idle_after_ms; /* IdleAfter=5m: how long one is not asked before it leaves */
+	struct conf_member *members;  /* [Serve NAME]; owned */
+	size_t n_members;
+
 	/* [Hooks] programs, owned; NULL: none */
 	char *hook_before_suspend; /* BeforeSuspend=PATH: one that fails forbids it */
 	char *hook_after_resume;   /* AfterResume=PATH */
@@ -99,16 +115,17 @@ struct brumate_conf {
 };
 
 /** The defaults. */
-#define BRUMATE_CONF_DEFAULT                              \
-	((struct brumate_conf){ .lock_timeout_ms = 10000, \
-				.idle_timeout_ms = 60000, \
-				.wake_wait_ms = 60000,    \
-				.hook_timeout_ms = 10000, \
-				.min_resident_ms = 2000,  \
-				.log_bytes = 1ull << 30,  \
-				.spare_copy = true,       \
-				.prepare = true,          \
-				.prepare_gpu = true,      \
+#define BRUMATE_CONF_DEFAULT                                   \
+	((struct brumate_conf){ .lock_timeout_ms = 10000,      \
+				.idle_timeout_ms = 60000,      \
+				.wake_wait_ms = 60000,         \
+				.hook_timeout_ms = 10000,      \
+				.min_resident_ms = 2000,       \
+				.serve_idle_after_ms = 300000, \
+				.log_bytes = 1ull << 30,       \
+				.spare_copy = true,            \
+				.prepare = true,               \
+				.prepare_gpu = true,           \
 				.digests = true })
 
 void conf_fini(struct brumate_conf *c);
@@ -122,6 +139,9 @@ int conf_load(struct brumate_conf *ret, struct brumate_error *err);
 
 /** Whether GPUs are the simulated ones, where no job says so: from the environment (BRUMATE_GPU), or the file. */
 bool conf_wants_simulated(const struct brumate_conf *c);
+
+/** What is set for the member @name, with CONF_UNSET where nothing is. Its name is NULL. Pure. */
+struct conf_member conf_member_of(const struct brumate_conf *c, const char *name);
 
 /** Applies the text of one file to @c. @name: of the file, for errors and warnings. Pure. On failure @c has the
  * settings before the bad line. */

@@ -76,6 +76,7 @@ static void look_at_last_operation(struct neighbour *ret, const struct job *j)
 
 struct search {
 	const struct job *job;
+	const struct brumate_conf *conf;
 	struct broker_client *broker;
 	struct neighbour *all; /* owned */
 	size_t n;
@@ -93,33 +94,35 @@ static bool wants(const struct job *job, const char *uuid)
 	return !any; /* a new one, which has yet to say */
 }
 
-static bool holds(const struct dev_process *p, const struct job *job)
+static uint64_t held_bytes(const struct dev_process *p, const struct job *job)
 {
+	uint64_t bytes = 0;
+
 	for (size_t i = 0; i < p->n_gpus; i++)
-		if (p->gpu_bytes[i] && wants(job, p->gpus[i]))
-			return true;
-	return false;
+		if (wants(job, p->gpus[i]))
+			bytes += p->gpu_bytes[i];
+	return bytes;
 }
 
-/* Whether the job @j has memory on a GPU that is wanted. */
-static bool is_in_the_way(const struct search *s, const struct job *j)
+/* How much the job @j has on GPUs that are wanted. */
+static uint64_t bytes_in_the_way(const struct search *s, const struct job *j)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	const struct proc_members members = job_members(j);
 
 	if (proc_members_read(&tree, &members, NULL) < 0)
-		return false;
+		return 0;
 	auto_free struct dev_process *states = calloc(tree.n, sizeof(*states));
 	auto_free pid_t *pids = calloc(tree.n, sizeof(*pids));
 	for (size_t i = 0; pids && i < tree.n; i++)
 		pids[i] = tree.items[i].id.pid;
-	bool found = false;
+	uint64_t bytes = 0;
 	if (!tree.n || !states || !pids ||
 	    broker_client_state(s->broker, pids, tree.n, states, NULL) < 0)
-		return false;
+		return 0;
 	for (size_t i = 0; i < tree.n; i++)
-		found = found || holds(&states[i], s->job);
-	return found;
+		bytes += held_bytes(&states[i], s->job);
+	return bytes;
 }
 
 static void consider(void *arg, const struct job *j, const char *id,
@@ -131,15 +134,22 @@ static void consider(void *arg, const struct job *j, const char *id,
 	(void)why;
 
 	if (!j || !strcmp(j->id, s->job->id) || j->state != JOB_RUNNING || !job_wakes(j) ||
-	    !gpu_kind_is_same(&j->gpu_kind, &s->job->gpu_kind) || job_is_pinned(j) ||
-	    job_has_ended(j) || !is_in_the_way(s, j))
+	    !gpu_kind_is_same(&j->gpu_kind, &s->job->gpu_kind) || job_is_pinned(j, s->conf) ||
+	    job_has_ended(j))
+		return;
+	const uint64_t bytes = bytes_in_the_way(s, j);
+	if (!bytes)
 		return;
 	more = array_room(s->all, s->n, sizeof(*more));
 	if (!more)
 		return;
 	s->all = more;
 	struct neighbour *n = &s->all[s->n++];
-	*n = (struct neighbour){ .priority = j->attributes.priority,
+	*n = (struct neighbour){ .priority = job_priority(j, s->conf),
+				 .min_resident_ms =
+					 conf_member_of(s->conf, j->name).min_resident_ms,
+				 .gpu_bytes = bytes,
+				 .kept_bytes = j->kept_bytes,
 				 .idle_ms = neighbour_idle_ms(j) };
 	memcpy(n->id, j->id, sizeof(n->id));
 	look_at_last_operation(n, j);
@@ -148,14 +158,30 @@ static void consider(void *arg, const struct job *j, const char *id,
 /* One that is in use stays for longer, and one that has yet to be used for a while. */
 static bool may_leave(const struct neighbour *n, long priority, const struct brumate_conf *conf)
 {
+	const uint64_t least_ms =
+		n->min_resident_ms == CONF_UNSET ? conf->min_resident_ms : n->min_resident_ms;
 	const bool in_use = n->idle_ms < IN_USE_MS, used = n->idle_ms <= n->resident_ms;
 
 	if (n->priority > priority)
 		return false;
 	if (used && !in_use)
 		return true;
-	return n->resident_ms >= conf->min_resident_ms &&
-	       (!in_use || n->resident_ms >= TIMES_COST * n->cost_ms);
+	return n->resident_ms >= least_ms && (!in_use || n->resident_ms >= TIMES_COST * n->cost_ms);
+}
+
+/* The part of what it has on GPUs that has a copy in host memory. */
+static double kept_share(const struct neighbour *n)
+{
+	if (!n->gpu_bytes)
+		return 0;
+	return n->kept_bytes < n->gpu_bytes ? (double)n->kept_bytes / (double)n->gpu_bytes : 1;
+}
+
+/* What it has on GPUs goes out, but for what is in host memory, and all of it comes back. */
+uint64_t neighbour_weighed_ms(const struct neighbour *n)
+{
+	return n->idle_ms != UINT64_MAX ? (uint64_t)((double)n->idle_ms * 2 / (2 - kept_share(n)))
+					: n->idle_ms;
 }
 
 int neighbours_choose(const struct neighbour *all, size_t n, long priority,
@@ -166,7 +192,8 @@ int neighbours_choose(const struct neighbour *all, size_t n, long priority,
 	for (size_t i = 0; i < n; i++)
 		if (may_leave(&all[i], priority, conf) &&
 		    (best < 0 || all[i].priority < all[best].priority ||
-		     (all[i].priority == all[best].priority && all[i].idle_ms > all[best].idle_ms)))
+		     (all[i].priority == all[best].priority &&
+		      neighbour_weighed_ms(&all[i]) > neighbour_weighed_ms(&all[best]))))
 			best = (int)i;
 	return best;
 }
@@ -186,31 +213,40 @@ static int ask_to_leave(const struct job *j, struct brumate_error *err)
 	return r;
 }
 
-static void tell_event(const struct job *j, const struct neighbour *n, const struct job *asked_for)
+static void tell_event(const struct job *j, const struct neighbour *n, const struct job *asked_for,
+		       long priority)
 {
+	char idle[32] = "for an unknown time", reason[JOB_MESSAGE_BYTES];
+
+	if (n->idle_ms != UINT64_MAX)
+		snprintf(idle, sizeof(idle), "for %.1f s", (double)n->idle_ms / 1000);
+	snprintf(reason, sizeof(reason),
+		 "not asked %s, of priority %ld for one that has come to %ld, "
+		 "with %.0f %% of its memory kept in host memory",
+		 idle, n->priority, priority, 100 * kept_share(n));
 	event_add(&j->target, "leave",
-		  json_pack("{s:s,s:s,s:f,s:I}", "for", asked_for->id, "for_name", asked_for->name,
-			    "idle_s", (double)n->idle_ms / 1000, "priority",
-			    (json_int_t)n->priority));
+		  json_pack("{s:s,s:s,s:f,s:I,s:s}", "for", asked_for->id, "for_name",
+			    asked_for->name, "idle_s", (double)n->idle_ms / 1000, "priority",
+			    (json_int_t)n->priority, "reason", reason));
 }
 
-int neighbours_make_room(const struct job *job, const struct brumate_conf *conf,
+int neighbours_make_room(const struct job *job, long priority, const struct brumate_conf *conf,
 			 struct brumate_error *err)
 {
 	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
-	struct search s = { .job = job, .broker = &broker };
+	struct search s = { .job = job, .conf = conf, .broker = &broker };
 	int r = broker_client_open(&broker, &job->gpu_kind, err);
 
 	if (r == 0)
 		r = job_list(consider, &s, err);
-	int at = r < 0 ? -1 : neighbours_choose(s.all, s.n, job->attributes.priority, conf);
+	int at = r < 0 ? -1 : neighbours_choose(s.all, s.n, priority, conf);
 	auto_free struct neighbour *all = s.all;
 	auto_(job_fini) struct job leaves = JOB_EMPTY;
 	if (at >= 0)
 		r = job_load(&leaves, all[at].id, err);
 	if (r < 0 || at < 0)
 		return r;
-	tell_event(&leaves, &all[at], job);
+	tell_event(&leaves, &all[at], job, priority);
 	log_info("a job is asked to leave its GPUs: job=%s for=%s", leaves.id, job->id);
 	r = ask_to_leave(&leaves, err);
 	return r < 0 ? brumate_wrap(err, r, "job %s (%s) does not leave", leaves.id, leaves.name)

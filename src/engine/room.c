@@ -33,7 +33,8 @@ static int have_one_leave(const struct room_turn *turn, const struct target *tar
 	int r = job && turn_is_first(turn) ? conf_load(&conf, &why) : -EAGAIN;
 
 	if (r == 0)
-		r = neighbours_make_room(job, &conf, &why);
+		r = neighbours_make_room(job, turn_priority(turn, job_priority(job, &conf)), &conf,
+					 &why);
 	if (r < 0 && r != -EAGAIN)
 		log_warn("no neighbour leaves: job=%s reason=\"%s\"", target->id, why.text);
 	return r;

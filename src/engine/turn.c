@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/conf.h"
 #include "base/fd.h"
 #include "base/paths.h"
 
@@ -108,13 +109,26 @@ static int take_turn(struct room_turn *turn, const struct job *job, int priority
 
 int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns)
 {
-	return take_turn(turn, job, job->attributes.priority, since_ns);
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+
+	conf_load(&conf, NULL); /* a damaged file changes nothing: the record holds */
+	return take_turn(turn, job, job_priority(job, &conf), since_ns);
 }
 
 /* Beyond what priorities and time come to. */
 int turn_take_first(struct room_turn *turn, const struct job *job)
 {
 	return take_turn(turn, job, INT_MAX, clock_now_ns());
+}
+
+long turn_priority(const struct room_turn *turn, long otherwise)
+{
+	long priority;
+	uint64_t since_ns;
+
+	if (!turn->path || !parse_name(strrchr(turn->path, '/') + 1, &priority, &since_ns))
+		return otherwise;
+	return (long)weight(priority, since_ns, clock_now_ns());
 }
 
 /* One that nobody holds is removed: its holder has died. One that has no name any more was ended, and may have been taken again. */

@@ -21,6 +21,8 @@ struct room_turn {
 int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns);
 /** The same before all jobs that take theirs by priority: room is being made for this one alone. */
 int turn_take_first(struct room_turn *turn, const struct job *job);
+/** The priority that a turn has come to by waiting; @otherwise: none is held. */
+long turn_priority(const struct room_turn *turn, long otherwise);
 /** Whether nobody who wants one of these GPUs is before us. */
 bool turn_is_first(const struct room_turn *turn);
 /** Accepts TURN_NONE. */

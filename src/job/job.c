@@ -916,11 +916,19 @@ bool job_wakes(const struct job *j)
 	return value && !strcmp(value, JOB_WAKE_LABEL_YES) && j->data_path == JOB_DATA_BROKER;
 }
 
-bool job_is_pinned(const struct job *j)
+bool job_is_pinned(const struct job *j, const struct brumate_conf *conf)
 {
 	const char *value = labels_find(j->labels, JOB_PIN_LABEL);
+	const struct conf_member m = conf_member_of(conf, j->name);
 
-	return value && !strcmp(value, "yes");
+	return m.pin == CONF_PIN_UNSET ? value && !strcmp(value, "yes") : m.pin == CONF_PIN_YES;
+}
+
+int job_priority(const struct job *j, const struct brumate_conf *conf)
+{
+	const struct conf_member m = conf_member_of(conf, j->name);
+
+	return m.priority_given ? m.priority : j->attributes.priority;
 }
 
 /* What is to be known of it before all else. */

@@ -16,6 +16,7 @@
  */
 #pragma once
 
+#include "base/conf.h"
 #include "job/record.h"
 
 /** What a new job is made of. Strings borrowed. */
@@ -70,9 +71,12 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 #define JOB_WAKE_LABEL_YES "yes"
 bool job_wakes(const struct job *j);
 
-/** A label, "yes" of a job of `run --wake` that is never asked to leave its GPUs. */
+/** A label, "yes" of a job of `run --wake` that is never asked to leave its GPUs, unless @conf says of it whether. */
 #define JOB_PIN_LABEL "brumate.pin"
-bool job_is_pinned(const struct job *j);
+bool job_is_pinned(const struct job *j, const struct brumate_conf *conf);
+
+/** Its priority among jobs that share GPUs: as @conf says, or else as its `run --priority`. */
+int job_priority(const struct job *j, const struct brumate_conf *conf);
 
 /* target.h has what these do. */
 static inline bool job_has_ended(const struct job *j)

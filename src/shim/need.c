@@ -59,7 +59,11 @@ static void make_room(const struct need *n, const struct brumate_conf *conf)
 	while (left <= 0 && !is_over(s, until_ns)) {
 		struct brumate_error err = BRUMATE_ERROR_NONE;
 
-		left = turn_is_first(&turn) ? neighbours_make_room(&s->job, conf, &err) : 0;
+		left = turn_is_first(&turn)
+			       ? neighbours_make_room(
+					 &s->job, turn_priority(&turn, job_priority(&s->job, conf)),
+					 conf, &err)
+			       : 0;
 		if (left < 0)
 			log_warn("no room is made for an allocation: job=%s reason=\"%s\"",
 				 s->job.id, err.text);

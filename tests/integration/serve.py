@@ -83,6 +83,22 @@ def who_is_meant(bed):
 
 
 @case
+def what_the_configuration_says(bed):
+    """Of all of them, and of one by its name, read again at each look."""
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Serve]\nIdleAfter=2s\n[Serve pinned]\nPin=yes\n[Serve slow]\nIdleAfter=1h\n")
+    pinned, slow, it = (Server(bed, name, mib=16) for name in ("pinned", "slow", "it"))
+    bed.spawn("serve")
+    gone(it)
+    again = Server(bed, "again", mib=16)
+    gone(again)  # by then the others have been idle for longer
+    expect(pinned.state() == slow.state() == "running", "one left that was to stay")
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write("[Serve]\nIdleAfter=2s\n")
+    gone(pinned, slow)
+
+
+@case
 def what_it_would_do(bed):
     it = Server(bed, "model", mib=16)
     said = wait_until(lambda: bed.cli(*IDLE, "--dry-run").out, "it to be idle")

@@ -7,7 +7,7 @@
 
 static const struct option_spec serve_options[] = {
 	VALUE(OPT_IDLE_AFTER, "idle-after", 0, "TIME", COMPLETES_NOTHING,
-	      "suspend those that have not used their GPU for TIME (default: 5m)"),
+	      "suspend those that have not used their GPU for TIME (default: IdleAfter=)"),
 	VALUE(OPT_LABEL, "label", 0, "KEY=VALUE", COMPLETES_LABEL,
 	      "only jobs with this label; may be repeated (default: all of run --wake)"),
 	FLAG(OPT_DRY_RUN, "dry-run", 0, "show what would be suspended now, and end"),

@@ -10,10 +10,15 @@ static uint64_t unused_ms(const struct served *s)
 	return s->idle_ms < s->resident_ms ? s->idle_ms : s->resident_ms;
 }
 
+static uint64_t leaves_after_ms(const struct served *s, uint64_t idle_after_ms)
+{
+	return s->idle_after_ms ? s->idle_after_ms : idle_after_ms;
+}
+
 static bool may_go(const struct served *s, uint64_t idle_after_ms)
 {
 	return s->is_running && !s->is_pinned && !s->pause_ms && s->idle_ms != UINT64_MAX &&
-	       unused_ms(s) >= idle_after_ms;
+	       unused_ms(s) >= leaves_after_ms(s, idle_after_ms);
 }
 
 static bool goes_before(const struct served *s, const struct served *other)
@@ -33,6 +38,7 @@ struct decision serve_decide(const struct served *all, size_t n, uint64_t idle_a
 	if (d.at >= 0)
 		snprintf(d.reason, sizeof(d.reason),
 			 "not asked for %.1f s, which is %.1f s or more",
-			 (double)unused_ms(&all[d.at]) / 1000, (double)idle_after_ms / 1000);
+			 (double)unused_ms(&all[d.at]) / 1000,
+			 (double)leaves_after_ms(&all[d.at], idle_after_ms) / 1000);
 	return d;
 }

@@ -15,9 +15,10 @@ struct served {
 	bool is_running;
 	bool is_pinned;
 	int priority;
-	uint64_t idle_ms;     /* since it used a GPU; UINT64_MAX: not known */
-	uint64_t resident_ms; /* since it came back, as far as that was seen */
-	uint64_t pause_ms;    /* until what failed is tried again */
+	uint64_t idle_after_ms; /* after which it leaves; 0: as all */
+	uint64_t idle_ms;	/* since it used a GPU; UINT64_MAX: not known */
+	uint64_t resident_ms;	/* since it came back, as far as that was seen */
+	uint64_t pause_ms;	/* until what failed is tried again */
 };
 
 enum { DECISION_REASON_BYTES = 128 };

@@ -18,6 +18,7 @@
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/conf.h"
 #include "job/events.h"
 
 enum {
@@ -26,7 +27,6 @@ enum {
 	LAST_PAUSE_MS = 300000,
 	IDLE_AFTER_MS_MIN = 2000, /* what is known of the last use is known to within a second */
 };
-static const uint64_t default_idle_after_ms = 300000;
 
 /* What is remembered of a job that was seen. */
 struct seen {
@@ -39,9 +39,10 @@ struct seen {
 };
 
 struct serve {
-	uint64_t idle_after_ms;
-	json_t *labels;	   /* borrowed; NULL: any */
-	struct seen *seen; /* owned */
+	uint64_t idle_after_ms;	  /* --idle-after; 0: as the configuration says */
+	struct brumate_conf conf; /* read at each look */
+	json_t *labels;		  /* borrowed; NULL: any */
+	struct seen *seen;	  /* owned */
 	size_t n_seen;
 	struct served *servers; /* owned: what the last look has shown */
 	size_t n_servers;
@@ -51,6 +52,7 @@ static void serve_fini(struct serve *s)
 {
 	free(s->seen);
 	free(s->servers);
+	conf_fini(&s->conf);
 }
 DEFINE_AUTO_FINI(struct serve, serve_fini)
 
@@ -108,6 +110,23 @@ static uint64_t ms_since(uint64_t ns, uint64_t now_ns)
 	return now_ns > ns ? (now_ns - ns) / NS_PER_MS : 0;
 }
 
+/* 0: as all. */
+static uint64_t member_idle_after_ms(const struct conf_member *m)
+{
+	if (m->idle_after_ms == CONF_UNSET)
+		return 0;
+	return m->idle_after_ms > IDLE_AFTER_MS_MIN ? m->idle_after_ms : IDLE_AFTER_MS_MIN;
+}
+
+/* Of those that have none of their own. */
+static uint64_t idle_after_ms(const struct serve *s)
+{
+	if (s->idle_after_ms)
+		return s->idle_after_ms;
+	return s->conf.serve_idle_after_ms > IDLE_AFTER_MS_MIN ? s->conf.serve_idle_after_ms
+							       : IDLE_AFTER_MS_MIN;
+}
+
 static int add_server(struct serve *s, json_t *job)
 {
 	const bool is_running = !strcmp(text_of(job, "state"), "running");
@@ -118,13 +137,19 @@ static int add_server(struct serve *s, json_t *job)
 
 	if (more)
 		s->servers = more;
+	const struct conf_member member = conf_member_of(&s->conf, text_of(job, "name"));
 	if (!seen || !more)
 		return -ENOMEM;
 	struct served *it = &s->servers[s->n_servers++];
 	*it = (struct served){
 		.is_running = is_running,
-		.is_pinned = has_label(job, JOB_PIN_LABEL, JOB_WAKE_LABEL_YES),
-		.priority = (int)json_integer_value(json_object_get(job, "priority")),
+		.is_pinned = member.pin == CONF_PIN_UNSET
+				     ? has_label(job, JOB_PIN_LABEL, JOB_WAKE_LABEL_YES)
+				     : member.pin == CONF_PIN_YES,
+		.priority = member.priority_given
+				    ? member.priority
+				    : (int)json_integer_value(json_object_get(job, "priority")),
+		.idle_after_ms = member_idle_after_ms(&member),
 		.idle_ms = json_is_integer(idle) ? (uint64_t)json_integer_value(idle) : UINT64_MAX,
 		.resident_ms = ms_since(seen->running_since_ns, now_ns),
 		.pause_ms = seen->again_ns > now_ns ? (seen->again_ns - now_ns) / NS_PER_MS + 1 : 0,
@@ -152,7 +177,10 @@ static int look(struct serve *s, struct brumate_error *err)
 	auto_json json_t *p = json_pack("{s:b}", "recent", 1), *reply = NULL;
 	json_t *job;
 	size_t i;
-	int r = client_ask("List", p, &reply, err);
+	conf_fini(&s->conf);
+	int r = conf_load(&s->conf, err);
+	if (r == 0)
+		r = client_ask("List", p, &reply, err);
 
 	cleanup_free(&s->servers);
 	s->n_servers = 0;
@@ -202,7 +230,7 @@ static void forget_failures(struct serve *s, const char *id)
 /* Returns 1 if something was done, so that another look is due. */
 static int do_next(struct serve *s, int stop_fd, struct brumate_error *err)
 {
-	const struct decision d = serve_decide(s->servers, s->n_servers, s->idle_after_ms);
+	const struct decision d = serve_decide(s->servers, s->n_servers, idle_after_ms(s));
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 
 	if (d.at < 0)
@@ -226,10 +254,10 @@ static int do_next(struct serve *s, int stop_fd, struct brumate_error *err)
 
 static void show(const struct serve *s)
 {
-	const struct decision d = serve_decide(s->servers, s->n_servers, s->idle_after_ms);
+	const struct decision d = serve_decide(s->servers, s->n_servers, idle_after_ms(s));
 
 	for (size_t i = 0; i < s->n_servers; i++) {
-		const struct decision one = serve_decide(&s->servers[i], 1, s->idle_after_ms);
+		const struct decision one = serve_decide(&s->servers[i], 1, idle_after_ms(s));
 
 		if (one.at == 0)
 			printf("%s\t%s%s\n", s->servers[i].name, one.reason,
@@ -263,14 +291,14 @@ static int keep_serving(struct serve *s, struct brumate_error *err)
 
 int verb_serve(const struct invocation *in, struct brumate_error *err)
 {
-	auto_(serve_fini) struct serve s = { .idle_after_ms = default_idle_after_ms };
+	auto_(serve_fini) struct serve s = { .conf = BRUMATE_CONF_DEFAULT };
 	auto_json json_t *p = json_object();
 	int r = p ? add_labels(p, in, err) : brumate_fail(err, ENOMEM, "%m");
 
 	if (r == 0 && in->values[OPT_IDLE_AFTER])
 		r = parse_duration(&s.idle_after_ms, "--idle-after", in->values[OPT_IDLE_AFTER],
 				   err);
-	if (r == 0 && s.idle_after_ms < IDLE_AFTER_MS_MIN)
+	if (r == 0 && in->values[OPT_IDLE_AFTER] && s.idle_after_ms < IDLE_AFTER_MS_MIN)
 		r = brumate_fail(err, EINVAL, "--idle-after: expected %d s or more",
 				 IDLE_AFTER_MS_MIN / 1000);
 	if (r < 0)

@@ -24,14 +24,16 @@ static void test_all_keys(void)
 	CHECK(c.log_bytes == 1ull << 30);
 
 	CHECK(apply(&c,
-		    "# comment\n; another\n\n  [Store]  \r\n Directory = /data/check points \r\nCompress=zstd\n"
+		    "# comment\n; another\n\n  [Store]  \r\n Directory = /data/check points "
+		    "\r\nCompress=zstd\n"
 		    "[Container]\nForce=yes\n"
 		    "[Operation]\nLockTimeout=500ms\nTimeout=2h\nTcpClose=yes\n"
 		    "[Broker]\nIdleTimeout=0\n[Run]\nGpu=simulated\n[Criu]\nPath=/opt/a=b/criu",
 		    &err) == 0);
 	CHECK_STR(c.store_dir, "/data/check points");
 	CHECK(c.compress == CONF_COMPRESS_ZSTD);
-	CHECK(c.lock_timeout_ms == 500 && c.timeout_ms == 7200000 && c.tcp_close && c.container_force);
+	CHECK(c.lock_timeout_ms == 500 && c.timeout_ms == 7200000 && c.tcp_close &&
+	      c.container_force);
 	CHECK(c.idle_timeout_ms == 0 && c.gpu == CONF_GPU_SIMULATED);
 	CHECK_STR(c.criu_path, "/opt/a=b/criu");
 	CHECK(c.n_warnings == 0);
@@ -44,6 +46,30 @@ static void test_all_keys(void)
 	CHECK(c.compress == CONF_COMPRESS_AUTO);
 	CHECK(!c.store_dir && c.gpu == CONF_GPU_AUTO && c.idle_timeout_ms == 60000 && !c.tcp_close);
 	CHECK(c.timeout_ms == 8000 && c.lock_timeout_ms == 500);
+}
+
+static void test_members(void)
+{
+	auto_(conf_fini) struct brumate_conf c = BRUMATE_CONF_DEFAULT;
+	struct brumate_error err;
+
+	CHECK(apply(&c,
+		    "[Serve]\nIdleAfter=1m\n[Serve a b]\nPriority=-3\nPin=yes\n"
+		    "[Serve c]\nIdleAfter=9s\nMinResident=0\n[Serve a b]\nPin=no\nMemory=1\n",
+		    &err) == 0);
+	CHECK(c.serve_idle_after_ms == 60000 && c.n_members == 2 && c.n_warnings == 1);
+	struct conf_member m = conf_member_of(&c, "a b");
+	CHECK(m.priority_given && m.priority == -3 && m.pin == CONF_PIN_NO);
+	CHECK(m.idle_after_ms == CONF_UNSET && m.min_resident_ms == CONF_UNSET);
+	m = conf_member_of(&c, "c");
+	CHECK(!m.priority_given && m.idle_after_ms == 9000 && m.min_resident_ms == 0);
+	CHECK(apply(&c, "[Serve a b]\nPriority=\nPin=\n[Serve c]\nIdleAfter=", &err) == 0);
+	CHECK(!conf_member_of(&c, "a b").priority_given &&
+	      conf_member_of(&c, "a b").pin == CONF_PIN_UNSET);
+	CHECK(conf_member_of(&c, "c").idle_after_ms == CONF_UNSET);
+	CHECK(conf_member_of(&c, "other").pin == CONF_PIN_UNSET);
+	CHECK(apply(&c, "[Serve c]\nPriority=1001", &err) == -EINVAL);
+	CHECK(apply(&c, "[Serve c]\nPin=maybe", &err) == -EINVAL);
 }
 
 static void test_unknown(void)
@@ -180,6 +206,7 @@ int main(void)
 	int top = new_scratch();
 
 	test_all_keys();
+	test_members();
 	test_unknown();
 	test_wrong();
 	test_values();

@@ -42,6 +42,8 @@ static void test_choice(void)
 	};
 
 	conf.min_resident_ms = 2000;
+	for (size_t i = 0; i < sizeof(n) / sizeof(n[0]); i++)
+		n[i].min_resident_ms = CONF_UNSET;
 	CHECK(neighbours_choose(n, 0, 0, &conf) == -1);
 	CHECK(neighbours_choose(n, 4, 0, &conf) == 1); /* d is in use, and has just come */
 	n[3].resident_ms = 3000;
@@ -55,6 +57,25 @@ static void test_choice(void)
 	CHECK(neighbours_choose(n, 3, -1, &conf) == -1); /* none leaves for a lower one */
 	CHECK(neighbours_choose(&n[2], 1, 0, &conf) == -1);
 	CHECK(neighbours_choose(&n[2], 1, 1, &conf) == 0);
+}
+
+/* What is in host memory already costs less to have leave. */
+static void test_cost(void)
+{
+	struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	struct neighbour n[] = {
+		{ "a", .idle_ms = 9000, .resident_ms = 90000, .gpu_bytes = 100 },
+		{ "b", .idle_ms = 5000, .resident_ms = 90000, .gpu_bytes = 100, .kept_bytes = 100 },
+	};
+
+	CHECK(neighbours_choose(n, 2, 0, &conf) == 1);
+	n[1].kept_bytes = 0;
+	CHECK(neighbours_choose(n, 2, 0, &conf) == 0);
+	n[0].idle_ms = n[1].idle_ms = 10; /* in use, for longer than any MinResident= but its own */
+	n[0].min_resident_ms = CONF_UNSET;
+	n[1].min_resident_ms = 100000;
+	CHECK(neighbours_choose(n, 2, 0, &conf) == 0 &&
+	      neighbours_choose(&n[1], 1, 0, &conf) == -1);
 }
 
 /* ---- turns that are held ---- */
@@ -133,6 +154,7 @@ int main(void)
 {
 	test_order();
 	test_choice();
+	test_cost();
 	test_held();
 	return 0;
 }

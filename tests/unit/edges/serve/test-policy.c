@@ -39,6 +39,16 @@ static void test_who_stays(void)
 	CHECK(choose(&s, 1) == -1);
 }
 
+static void test_own_time(void)
+{
+	struct served s = idle_for(AFTER_MS);
+
+	s.idle_after_ms = AFTER_MS + 1;
+	CHECK(choose(&s, 1) == -1);
+	s.idle_ms = AFTER_MS + 1;
+	CHECK(choose(&s, 1) == 0);
+}
+
 /* One that has just come back was last asked long ago, as far as its agents know. */
 static void test_just_back(void)
 {
@@ -72,6 +82,7 @@ static void test_reason(void)
 int main(void)
 {
 	test_who_stays();
+	test_own_time();
 	test_just_back();
 	test_order();
 	test_reason();
