@@ -244,14 +244,15 @@ static int check_operands(const struct invocation *in, struct brumate_error *err
 
 	if (in->values[OPT_HELP])
 		return 0;
-	if (in->n_operands < c->n_operands_min)
+	bool is_missing = in->n_operands < c->n_operands_min && !in->values[OPT_EXAMPLE];
+	if (is_missing)
 		brumate_fail(err, EINVAL, "%s: missing operand, expected %s", c->name, c->operands);
 	else if (c->n_operands_max >= 0 && in->n_operands > c->n_operands_max)
 		brumate_fail(err, EINVAL, "%s: unexpected operand \"%s\"", c->name,
 			     in->operands[c->n_operands_max]);
 	else
 		return check_operands_not_empty(in, err);
-	if (in->n_operands < c->n_operands_min || !hint_foreign(c, "", err))
+	if (is_missing || !hint_foreign(c, "", err))
 		hint_help(c, err);
 	return -EINVAL;
 }

@@ -22,6 +22,8 @@ static const struct option_spec run_options[] = {
 	      "of jobs that share GPUs, those with a higher one come first (default: 0)"),
 	VALUE(OPT_HOOK, "hook", 0, "PROGRAM", COMPLETES_FILE,
 	      "run it before a suspend, and after a resume, a restore and a failure"),
+	FLAG(OPT_EXAMPLE, "example", 0,
+	     "run the counter that comes with brumate; what follows are its options"),
 	SIMULATED,
 	FORMAT,
 	END,

@@ -13,14 +13,32 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/paths.h"
 #include "store/source.h"
 
 /* ---- run ---- */
 
+static int add_example(json_t *argv, struct brumate_error *err)
+{
+	auto_free char *program = path_find_helper("counter");
+
+	if (!program) {
+		brumate_fail(err, ENOENT, "run: --example: counter is not installed with brumate");
+		brumate_hint(err, "name a program of your own: brumate run -- COMMAND");
+		return -ENOENT;
+	}
+	return json_array_append_new(argv, json_string(program)) < 0
+		       ? brumate_fail(err, ENOMEM, "%m")
+		       : 0;
+}
+
 static int add_argv(json_t *parameters, const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *argv = json_array();
+	int r = in->values[OPT_EXAMPLE] ? add_example(argv, err) : 0;
 
+	if (r < 0)
+		return r;
 	for (int i = 0; i < in->n_operands; i++)
 		if (json_array_append_new(argv, json_string(in->operands[i])) < 0)
 			return brumate_fail(err, EINVAL, "argument %d of the command is not UTF-8",

@@ -6,6 +6,7 @@ that is asked for."""
 import json
 import os
 import re
+import shutil
 
 from cases import EXIT_BUSY, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_TIMEOUT, EXIT_USAGE, at_terminal, case, expect, main, run, wait_until
 from checkpoints import saved
@@ -214,6 +215,28 @@ def nothing_that_is_verified(bed):
     refused = bed.refused(EXIT_FAILED, f"verify: there is no checkpoint in {empty}", "verify", "--all", "--dir", empty)
     expect("hint: `brumate ls`" in refused.err, refused.why())
     bed.refused(EXIT_FAILED, "there is no checkpoint in the store", "verify", "--all")
+
+
+@case
+def an_example_to_begin_with(bed):
+    """As README's first command: wherever the programs are installed, and with the counter's own options after it."""
+    job, log = bed.started(["--mib", "16", "--chunk-mib", "16"], name="first", options=("--example",))
+    expect(bed.job(job)["name"] == "first", f"{bed.job(job)}")
+    log.goes_on()
+    bed.ok("suspend", "first")
+    bed.ok("resume", "first")
+    done = bed.cli("run", "--example", "--attach", "--", "--mib", "16", "--chunk-mib", "16", "--steps", "1")
+    bed.jobs.append("counter")
+    expect(done.code == 0 and "step 1 OK" in done.out, done.why())
+    bed.refused(EXIT_USAGE, "run: missing operand", "run")
+    bed.refused(EXIT_USAGE, "unknown option --exampl", "run", "--exampl")
+    programs = os.path.join(bed.dir, "bin")
+    os.mkdir(programs)
+    copied = os.path.join(programs, "brumate")
+    shutil.copy(bed.brumate, copied)
+    if not os.path.exists("/usr/local/libexec/brumate/counter"):
+        done = run([copied, "run", "--example"], env=bed.command_env())
+        expect(done.code == EXIT_NOT_FOUND and "counter is not installed with brumate\nhint: " in done.err, done.why())
 
 
 # Forms.
