@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * libbrumate.so: runs `brumate checkpoint --self`, and waits for its result. While it waits it has no descriptor
+ * libbrumate.so: runs `brumate checkpoint --self`, and waits for its result; and commands on other jobs. While it waits it has no descriptor
  * open, except during a short read of /proc, as the process may be saved at any moment. Its only state is the text of
  * the last error. It never ends the program.
  */
@@ -28,9 +28,15 @@ enum {
 	TEXT_BYTES = 2048,
 	POLL_NS = 20000000,
 	UNREADABLE_LOOKS_MAX = 500, /* 10 s: the answer is there before the command replies */
-	EXIT_NOT_FOUND = 3,	    /* exit code of brumate, see brumate(1) */
-	EXIT_PERMISSION = 5,
-	EXIT_BUSY = 6,
+	JOB_WORDS_MAX = 12,
+};
+
+/* What brumate's exit codes are called here, see brumate(1). Any other is -EIO. */
+static const struct {
+	int exit_code, error;
+} meanings[] = {
+	{ 2, EINVAL }, { 3, ESRCH },   { 4, EOPNOTSUPP }, { 5, EACCES },
+	{ 6, EBUSY },  { 9, EBADMSG }, { 10, ENOMEM },	  { 124, ETIMEDOUT },
 };
 
 extern char **environ;
@@ -130,12 +136,17 @@ static int spawn_command(pid_t *ret, char *const *argv, int out_fd)
 static void read_all(int fd, char *ret, size_t room)
 {
 	size_t len = 0;
+	char rest[256];
 	ssize_t n;
 
 	while (len < room - 1 &&
 	       ((n = read(fd, ret + len, room - 1 - len)) > 0 || (n < 0 && errno == EINTR)))
 		len += n > 0 ? (size_t)n : 0;
 	ret[len] = '\0';
+	/* A command whose output nobody reads would be ended by SIGPIPE. */
+	while (len == room - 1 &&
+	       ((n = read(fd, rest, sizeof(rest))) > 0 || (n < 0 && errno == EINTR)))
+		;
 }
 
 /* The message of the error in @output, which is a JSON string in ASCII, changed in place into what it stands for; NULL: there is
@@ -168,10 +179,11 @@ static int told(int status, char *output)
 {
 	const char *text = find_message(output);
 	int exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-	int code = exit_code == EXIT_NOT_FOUND	  ? ESRCH
-		   : exit_code == EXIT_PERMISSION ? EACCES
-		   : exit_code == EXIT_BUSY	  ? EBUSY
-						  : EIO;
+	int code = EIO;
+
+	for (size_t i = 0; i < sizeof(meanings) / sizeof(*meanings); i++)
+		if (meanings[i].exit_code == exit_code)
+			code = meanings[i].error;
 
 	return fail(code, "%s", text ? text : "brumate failed and did not say why");
 }
@@ -293,6 +305,75 @@ PUBLIC int brumate_checkpoint(const char *name, unsigned flags)
 	if (r >= 0)
 		error_text[0] = '\0';
 	return r;
+}
+
+/* ---- other jobs ---- */
+
+static bool is_job_name(const char *name)
+{
+	if (!name || !*name || *name == '-' || *name == '/')
+		return false;
+	for (const char *c = name; *c; c++)
+		if ((unsigned char)*c <= ' ' || (unsigned char)*c > '~' || strchr("\"\\'*?", *c))
+			return false;
+	return true;
+}
+
+/* @words: the verb and its options, up to NULL. */
+static int operate(const char *job, const char *const *words)
+{
+	const char *command = getenv("BRUMATE_COMMAND");
+	char output[OUTPUT_BYTES];
+	char *argv[JOB_WORDS_MAX] = { (char *)(command && *command ? command : "brumate") };
+	size_t n = 1;
+
+	error_text[0] = '\0';
+	if (!is_job_name(job))
+		return fail(EINVAL, "not the name of a job: \"%s\"", job ? job : "");
+	while (*words)
+		argv[n++] = (char *)*words++;
+	argv[n++] = "--format";
+	argv[n++] = "json";
+	argv[n++] = "--";
+	argv[n++] = (char *)job;
+	int r = run_command(output, argv);
+	/* Its exit status is not known in a program that reaps all children. */
+	if (r == 0 && !strstr(output, "\"summary\""))
+		r = told(-1, output);
+	return r;
+}
+
+PUBLIC int brumate_job_suspend(const char *job)
+{
+	return operate(job, (const char *const[]){ "suspend", NULL });
+}
+
+PUBLIC int brumate_job_resume(const char *job)
+{
+	return operate(job, (const char *const[]){ "resume", NULL });
+}
+
+PUBLIC int brumate_job_checkpoint(const char *job, const char *name, unsigned flags)
+{
+	const char *words[5] = { "checkpoint" };
+	size_t n = 1;
+
+	if (flags & ~(unsigned)BRUMATE_LEAVE_RUNNING)
+		return fail(EINVAL, "brumate_job_checkpoint: unknown flags");
+	if (name && (!*name || *name == '-'))
+		return fail(EINVAL, "not the name of a checkpoint: \"%s\"", name);
+	if (flags & BRUMATE_LEAVE_RUNNING)
+		words[n++] = "--leave-running";
+	if (name) {
+		words[n++] = "--name";
+		words[n++] = name;
+	}
+	return operate(job, words);
+}
+
+PUBLIC int brumate_job_restore(const char *job)
+{
+	return operate(job, (const char *const[]){ "restore", "--job", NULL });
 }
 
 PUBLIC const char *brumate_error(void)

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Programs as users: the Python package, and programs that ask to be saved themselves."""
 
+import errno
 import json
 import os
 import re
@@ -9,7 +10,7 @@ import shutil
 import subprocess
 import sys
 
-from cases import Skipped, case, expect, main, read_text, run, wait_until
+from cases import Skipped, as_user, case, expect, main, read_text, run, wait_until
 
 HERE = os.path.dirname(os.path.realpath(__file__))
 PYTHON = os.path.join(HERE, "..", "..", "python")
@@ -333,6 +334,53 @@ def c_program_saves_itself(bed):
     bed.wait_state(job, ("checkpointed",))
     bed.ok("restore", job)
     bed.log(job).wait_until(lambda text: text == "ready asks\nasked 1 \n", "the program to be told of the restore", 60)
+
+
+def operate_on_another(bed):
+    job, log = bed.counter(name="other", mib=16)
+
+    def asks(*words, **env):
+        done = run([bed.program("asks"), *words], env=environment(bed, **env), **bed.whose)
+        expect(done.code == 0, done.why())
+        code, _, text = done.out.rstrip("\n").partition(" ")
+        return -int(code), text
+
+    for verb, state in (("suspend", "suspended"), ("suspend", "suspended"), ("resume", "running"), ("resume", "running")):
+        expect(asks(verb, "other") == (0, ""), verb)
+        bed.expect_state(job, state)
+    log.goes_on()
+    expect(asks("checkpoint", job, "by-c") == (0, "") and bed.checkpoints() == ["by-c"], "a checkpoint")
+    log.goes_on()
+    code, text = asks("restore", "other")
+    expect(code == errno.EBUSY and "running" in text, f"{code} {text}")
+    bed.ok("checkpoint", job)
+    code, text = asks("suspend", "other")
+    expect(code == errno.EBUSY and "checkpointed" in text, f"{code} {text}")
+    expect(asks("restore", "other", "", "reaps") == (0, ""), "a program that reaps all children")
+    log.goes_on()
+    for name in ("NULL", "", "-a", "--all", "a b", "a\nb", "/other", "ot*", "o\xe9"):
+        for verb in ("suspend", "resume", "checkpoint", "restore"):
+            code, text = asks(verb, name)
+            expect(code == errno.EINVAL and "not the name of a job: " in text, f"{verb} {name!r}: {code} {text}")
+    expect(asks("checkpoint", "other", "-x")[0] == errno.EINVAL, "a name that is an option")
+    expect(asks("checkpoint", "other", "x/y")[0] == errno.EINVAL, "a name with a slash")
+    expect(asks("flags", "other", "x")[0] == errno.EINVAL, "unknown flags")
+    code, text = asks("resume", "nosuch")
+    expect(code == errno.ESRCH and text == "no job nosuch", f"{code} {text}")
+    expect(asks("suspend", "other", BRUMATE_COMMAND="/nonexistent/brumate")[0] == errno.ENOENT, "no command")
+    bed.expect_whole(job, log)
+    expect(len(bed.checkpoints()) == 2, f"{bed.checkpoints()}")
+
+
+@case
+def c_program_operates_on_another_job(bed):
+    operate_on_another(bed)
+
+
+@case
+@as_user
+def c_program_of_a_user_operates_on_another_job(bed):
+    operate_on_another(bed)
 
 
 @case
