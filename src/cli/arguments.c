@@ -705,6 +705,19 @@ int add_target(json_t *parameters, const struct invocation *in, struct brumate_e
 	return add_pid(parameters, in, err);
 }
 
+int parse_span(uint64_t *ret_ms, const char *what, const char *text, const char *hint,
+	       struct brumate_error *err)
+{
+	int r = parse_duration(ret_ms, what, text, err);
+
+	if (r == 0 && *ret_ms && !text[strspn(text, "0123456789.")])
+		r = brumate_fail(err, EINVAL, "%s: \"%s\" has no unit, expected a duration", what,
+				 text);
+	if (r < 0)
+		brumate_hint(err, "%s", hint);
+	return r;
+}
+
 int add_retention(json_t *parameters, const struct invocation *in, struct brumate_error *err)
 {
 	uint64_t within_ms;
@@ -718,7 +731,8 @@ int add_retention(json_t *parameters, const struct invocation *in, struct brumat
 	}
 	if (r < 0 || !in->values[OPT_KEEP_WITHIN])
 		return r;
-	r = parse_duration(&within_ms, "--keep-within", in->values[OPT_KEEP_WITHIN], err);
+	r = parse_span(&within_ms, "--keep-within", in->values[OPT_KEEP_WITHIN],
+		       "write it as 12h, 7d or 2w; what is older is removed", err);
 	if (r == 0 && within_ms == 0)
 		r = brumate_fail(err, EINVAL, "--keep-within: must be positive");
 	return r < 0 ? r

@@ -25,6 +25,11 @@ void words_list(char ret[static WORDS_LISTED_BYTES], const char *words);
 /** Reads a time: "500ms", "30s", "2m", "1h", "7d", "1.5s"; a bare number is seconds. -EINVAL names @what. */
 int parse_duration(uint64_t *ret_ms, const char *what, const char *text, struct brumate_error *err);
 
+/** The same, of one that wants a unit unless it is 0: "5 minutes" in two words would be five seconds, and removes or saves what nobody
+ * meant. @hint: what to write. */
+int parse_span(uint64_t *ret_ms, const char *what, const char *text, const char *hint,
+	       struct brumate_error *err);
+
 /** Reads a moment: a time ago ("2h", as parse_duration() takes it), or a date and time: "2026-11-23", "2026-11-23 20:15",
  * "2026-11-23T20:15:00" of here, and with a "Z" at its end of UTC. Milliseconds since 1970. -EINVAL. */
 int parse_since(uint64_t *ret_ms, const char *text, struct brumate_error *err);

@@ -267,18 +267,13 @@ static void print_schedule(json_t *job)
 	puts(id ? id : "");
 }
 
-/* "5 minutes" in two words would be five seconds, and a job called "minutes". */
 static int parse_period(uint64_t *ret_ms, const char *text, struct brumate_error *err)
 {
-	int r = parse_duration(ret_ms, "--every", text, err);
+	int r = parse_span(ret_ms, "--every", text,
+			   "write it as 30s, 10m, 1h or 1d; 0 ends the schedule", err);
 
-	if (r == 0 && *ret_ms && !text[strspn(text, "0123456789.")])
-		r = brumate_fail(err, EINVAL, "--every: \"%s\" has no unit, expected a duration",
-				 text);
-	if (r < 0) {
-		brumate_hint(err, "write it as 30s, 10m, 1h or 1d; 0 ends the schedule");
+	if (r < 0)
 		return r;
-	}
 	if (*ret_ms && *ret_ms < 1000)
 		return brumate_fail(err, EINVAL,
 				    "--every: expected a second or more, or 0 to stop");
