@@ -544,6 +544,45 @@ static void add_running(void *arg, const struct job *j, const char *id,
 	json_decref(o);
 }
 
+struct copies {
+	uint64_t bytes;
+	size_t n;
+};
+
+static void add_copy(void *arg, const struct job *j, const char *id,
+		     const struct brumate_error *why)
+{
+	struct observation seen = OBSERVATION_EMPTY;
+	struct copies *all = arg;
+	json_t *o = j && !job_has_ended(j) ? describe_job(j) : NULL;
+
+	(void)id;
+	(void)why;
+	if (o && observe_job(&seen, o, j) == 0) {
+		const json_int_t bytes = json_integer_value(json_object_get(o, "copy_bytes"));
+
+		all->bytes += (uint64_t)bytes;
+		all->n += bytes > 0;
+	}
+	observation_fini(&seen);
+	json_decref(o);
+}
+
+/* What jobs that are off their GPUs take of it, and what the broker has for the next one. */
+static void check_host_memory(struct doctor *d)
+{
+	struct copies all = { 0 };
+
+	if (job_list(add_copy, &all, NULL) < 0)
+		return;
+	fact(d, "copies_bytes", json_integer((json_int_t)all.bytes));
+	fact(d, "copies_jobs", json_integer((json_int_t)all.n));
+	fact(d, "prepared_bytes", json_integer((json_int_t)d->room.free_bytes));
+	finding(d, FINDING_OK, "host-memory", "",
+		"host memory: %s in copies of %zu job%s, %s ready in the pool",
+		SIZE_TEXT(all.bytes), all.n, all.n == 1 ? "" : "s", SIZE_TEXT(d->room.free_bytes));
+}
+
 static int by_size(const void *a, const void *b)
 {
 	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -745,6 +784,7 @@ static void check_room(struct doctor *d)
 	check_pool(d);
 	check_spill(d);
 	check_fit(d);
+	check_host_memory(d);
 	check_pages(d);
 	check_limits(d);
 	check_shm(d);

@@ -214,4 +214,21 @@ def doctor_says_how_many_jobs_fit(bed):
     expect(fact()[:2] == (1, 1), "one that is suspended counts")
 
 
+@case
+def doctor_says_what_copies_take(bed):
+    def told():
+        found = bed.doctor()
+        return found["facts"], next(f["text"] for f in found["findings"] if f["key"] == "host-memory")
+
+    job, _ = bed.counter(mib=16)
+    facts, text = told()
+    expect(facts["copies_bytes"] == 0 and text.startswith("host memory: 0 B in copies of 0 jobs, "), f"{facts} {text}")
+    bed.ok("suspend", job)
+    facts, text = told()
+    expect(facts["copies_bytes"] >= 16 << 20 and facts["copies_jobs"] == 1 and "MiB in copies of 1 job, " in text, f"{facts} {text}")
+    expect(facts["copies_bytes"] == bed.job(job)["copy_bytes"], f"{facts} {bed.job(job)}")
+    bed.ok("resume", job)
+    expect(told()[0]["copies_jobs"] == 0, "a job that runs counts")
+
+
 main()

@@ -143,7 +143,7 @@ static void print_title(const struct top *t, FILE *f)
 	const time_t now = time(NULL);
 	char clock[16] = "", text[256];
 	size_t i, n_running = 0, n_copies = 0;
-	uint64_t copies = 0;
+	uint64_t copies = 0, ready = 0;
 	struct tm tm;
 	json_t *job;
 
@@ -154,11 +154,13 @@ static void print_title(const struct top *t, FILE *f)
 		n_copies += bytes_of(job, "copy_bytes") > 0;
 		copies += bytes_of(job, "copy_bytes");
 	}
+	for (i = 0; i < KINDS; i++)
+		ready += t->now.brokers[i] ? t->now.brokers[i]->room.free_bytes : 0;
 	snprintf(text, sizeof(text), "brumate top  %s  jobs: %zu, running: %zu", clock,
 		 json_array_size(t->now.jobs), n_running);
 	print_styled(f, STYLE_BOLD, text);
-	fprintf(f, "  (q quits)\nhost memory: %s in copies of %zu job%s\n", SIZE_TEXT(copies),
-		n_copies, n_copies == 1 ? "" : "s");
+	fprintf(f, "  (q quits)\nhost memory: %s in copies of %zu job%s, %s ready in the pool\n",
+		SIZE_TEXT(copies), n_copies, n_copies == 1 ? "" : "s", SIZE_TEXT(ready));
 }
 
 static const struct broker_moved *moved_before(const struct top *t, int kind, const char *uuid)
