@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/fd.h"
+#include "base/user.h"
 #include "criu/carry.h"
 #include "engine/externals.h"
 
@@ -74,6 +75,16 @@ static int load(struct connections *ret, struct op *op, struct brumate_error *er
 		     : 0;
 }
 
+/* Ports that the user of the job may not have are refused to us, too. */
+static int make_as_user(struct connections *c, const struct op *op, bool is_apart,
+			struct brumate_error *err)
+{
+	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
+	int r = c->n ? user_files_enter(&user, op->target->uid, op->target->gid, err) : 0;
+
+	return r < 0 ? r : connections_make(c, is_apart, err);
+}
+
 int op_connections_give(struct op *op, bool is_apart, struct criu_inherit **inherits, size_t *n,
 			struct brumate_error *err)
 {
@@ -81,7 +92,7 @@ int op_connections_give(struct op *op, bool is_apart, struct criu_inherit **inhe
 	int r = load(&c, op, err);
 
 	if (r == 0)
-		r = connections_make(&c, is_apart, err);
+		r = make_as_user(&c, op, is_apart, err);
 	for (size_t i = 0; i < 2 * c.n && r == 0; i++) {
 		struct connection_end *e = &c.items[i / 2].ends[i % 2];
 		char key[CRIU_CONNECTION_KEY_BYTES];
