@@ -111,6 +111,19 @@ static int tcp_info_of(int fd, struct tcp_info *ret)
 	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, ret, &len) < 0 ? -errno : 0;
 }
 
+bool connection_has_ended(int fd)
+{
+	union connection_address peer;
+	/* The kernel fills no more than its address has. */
+	socklen_t len =
+		option_of(fd, SOL_SOCKET, SO_DOMAIN) == AF_INET ? sizeof(peer.v4) : sizeof(peer.v6);
+	struct tcp_info tcp;
+
+	return option_of(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP &&
+	       tcp_info_of(fd, &tcp) == 0 && tcp.tcpi_state == CLOSED &&
+	       getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &peer, &len) == 0;
+}
+
 static in_port_t port_of(const union connection_address *a)
 {
 	return a->any.sa_family == AF_INET ? a->v4.sin_port : a->v6.sin6_port;
@@ -177,12 +190,15 @@ static int look_at(void *arg, const struct proc_info *info, int number, int fd)
 
 	if (option_of(fd, SOL_SOCKET, SO_PROTOCOL) != IPPROTO_TCP ||
 	    option_of(fd, SOL_SOCKET, SO_TYPE) != SOCK_STREAM || tcp_info_of(fd, &tcp) < 0 ||
-	    tcp.tcpi_state == CLOSED || getsockname(fd, &local->any, &len) < 0)
+	    (tcp.tcpi_state == CLOSED && !connection_has_ended(fd)) ||
+	    getsockname(fd, &local->any, &len) < 0)
 		return 0;
 	if (tcp.tcpi_state == LISTENING)
 		return array_add(l->listening, l->n_listening, port_of(local));
 	snprintf(s.end.comm, sizeof(s.end.comm), "%s", info->comm);
 	s.state = tcp.tcpi_state;
+	if (s.state == CLOSED)
+		return refuse(&s.end, EOPNOTSUPP, "that both ends have closed", l->err);
 	len = sizeof(s.peer);
 	if (getpeername(fd, &s.peer.any, &len) < 0 || fstat(fd, &st) < 0)
 		return refuse(&s.end, EAGAIN, "that is not there yet, or no more", l->err);

@@ -59,6 +59,10 @@ DEFINE_AUTO_FINI(struct connections, connections_fini)
 /** Whether CRIU, as we would start it, may save and restore TCP connections itself (CAP_NET_ADMIN). */
 bool connections_may_be_repaired(void);
 
+/** Whether socket @fd is of a TCP connection that both ends have closed, which a user's CRIU saves and cannot restore. It is in no
+ * table of the kernel's. */
+bool connection_has_ended(int fd);
+
 /**
  * Reads those of @tree, which stands still, and keeps copies of their descriptors. Errors to act on: -EOPNOTSUPP (one that cannot be
  * carried, by name), -EAGAIN (bytes are under way that the receiver has no room for).

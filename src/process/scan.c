@@ -426,6 +426,20 @@ static void check_tcp_table(struct scan *s, const char *table)
 	}
 }
 
+static void check_ended(struct scan *s, const struct scan_fd *f)
+{
+	auto_close int process = (int)syscall(SYS_pidfd_open, f->process->id.pid, 0);
+	auto_close int fd = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, f->fd, 0);
+
+	if (fd >= 0 && connection_has_ended(fd))
+		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, SCAN_TCP,
+			    "close it before the checkpoint, or let root make the checkpoint; "
+			    "suspend and resume work",
+			    "has a TCP connection (fd %d) that both ends have closed; that takes "
+			    "CAP_NET_ADMIN to save",
+			    f->fd);
+}
+
 static bool may_have_tcp(const struct scan *s)
 {
 	for (size_t i = 0; i < s->n_fds; i++)
@@ -439,6 +453,9 @@ static void check_tcp(struct scan *s)
 {
 	if (!may_have_tcp(s))
 		return;
+	for (size_t i = 0; i < s->n_fds && !connections_may_be_repaired(); i++)
+		if (S_ISSOCK(s->fds[i].st.st_mode) && !s->fds[i].is_unix)
+			check_ended(s, &s->fds[i]);
 	auto_free char *v4 = NULL, *v6 = NULL, *both = NULL;
 
 	/* The ends of one connection may be in one each. */

@@ -15,6 +15,9 @@ NO_LEADER = "its parent and the leader of its session have ended"
 REFUSED = {"daemon-of-its-own": NO_LEADER, "dead-leader-of-a-session": NO_LEADER,
            "leader-that-has-ended": "its first thread has ended, and others run on"}
 
+# The same, of users alone.
+REFUSED_TO_USERS = {"connection-that-both-have-ended": "that both ends have closed"}
+
 # What a restore changes: the key of the finding.
 NOTED = {"fifo-without-a-writer": "fifo"}
 
@@ -63,7 +66,7 @@ def add_cases(name):
 
     @as_user
     def user(bed):
-        take_through(bed, name, REFUSED.get(name))
+        take_through(bed, name, REFUSED.get(name) or REFUSED_TO_USERS.get(name))
     for whose, function in (("", root), ("-of-a-user", user)):
         function.__name__ = name + whose
         case(function)
