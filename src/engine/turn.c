@@ -21,6 +21,8 @@
 #include "base/paths.h"
 
 /* A job that has waited for so long counts as one of the next higher priority. */
+/* One that has not looked for so long stands still, or is busy with coming back: others do not wait for it. */
+enum { STALE_S = 30 };
 enum { AGES_S = 30, GPUS_BYTES_MAX = MANIFEST_UUID_BYTES * MANIFEST_GPUS_MAX };
 
 static char *turns_dir(void)
@@ -131,8 +133,9 @@ long turn_priority(const struct room_turn *turn, long otherwise)
 	return (long)weight(priority, since_ns, clock_now_ns());
 }
 
-/* One that nobody holds is removed: its holder has died. One that has no name any more was ended, and may have been taken again. */
-static bool is_held(int dir_fd, const char *name, char *ret_gpus, size_t room)
+/* One that nobody holds is removed: its holder has died. One that has no name any more was ended, and may have been taken again.
+ * @now_s: when we looked last, by the clock of the same file system. */
+static bool is_held(int dir_fd, const char *name, int64_t now_s, char *ret_gpus, size_t room)
 {
 	auto_close int fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : read(fd, ret_gpus, room - 1);
@@ -142,7 +145,7 @@ static bool is_held(int dir_fd, const char *name, char *ret_gpus, size_t room)
 		return false;
 	ret_gpus[n] = '\0';
 	if (flock(fd, LOCK_SH | LOCK_NB) < 0)
-		return true;
+		return fstat(fd, &st) < 0 || now_s - st.st_mtim.tv_sec < STALE_S;
 	if (fstat(fd, &st) == 0 && st.st_nlink)
 		unlinkat(dir_fd, name, 0);
 	return false;
@@ -170,13 +173,15 @@ bool turn_is_first(const struct room_turn *turn)
 	char ours[GPUS_BYTES_MAX] = "", theirs[GPUS_BYTES_MAX];
 	const uint64_t now_ns = clock_now_ns();
 	struct dirent *entry;
+	struct stat st;
 	bool first = true;
 
-	if (!turn->path || !dir || pread(turn->fd, ours, sizeof(ours) - 1, 0) < 0)
+	if (!turn->path || !dir || futimens(turn->fd, NULL) < 0 || fstat(turn->fd, &st) < 0 ||
+	    pread(turn->fd, ours, sizeof(ours) - 1, 0) < 0)
 		return true;
 	while (first && dir_next(dir, &entry) > 0)
 		if (*entry->d_name != '.' && turn_compare(entry->d_name, own, now_ns) < 0 &&
-		    is_held(dirfd(dir), entry->d_name, theirs, sizeof(theirs)))
+		    is_held(dirfd(dir), entry->d_name, st.st_mtim.tv_sec, theirs, sizeof(theirs)))
 			first = !share_a_gpu(ours, theirs);
 	return first;
 }

@@ -23,7 +23,7 @@ int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns);
 int turn_take_first(struct room_turn *turn, const struct job *job);
 /** The priority that a turn has come to by waiting; @otherwise: none is held. */
 long turn_priority(const struct room_turn *turn, long otherwise);
-/** Whether nobody who wants one of these GPUs is before us. */
+/** Whether no other holder is before us that wants one of these GPUs and has asked this within 30 s. Ask every second or so. */
 bool turn_is_first(const struct room_turn *turn);
 /** Accepts TURN_NONE. */
 void turn_end(struct room_turn *turn);

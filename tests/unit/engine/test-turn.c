@@ -6,7 +6,9 @@
 #include <stdint.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../base/scratch.h"
@@ -139,6 +141,12 @@ static void test_held(void)
 	CHECK(turn_take(&first, &high, now_ns) == 0);
 	CHECK(locking == LOCK_USUAL && count_turns() == 2);
 	CHECK(!turn_is_first(&looker) && turn_is_first(&first));
+
+	/* As if its holder had been stopped a minute ago. */
+	const struct timespec past[2] = { { .tv_sec = time(NULL) - 60 },
+					  { .tv_sec = time(NULL) - 60 } };
+	CHECK(futimens(first.fd, past) == 0 && turn_is_first(&looker));
+	CHECK(turn_is_first(&first) && !turn_is_first(&looker)); /* it goes on */
 
 	close(first.fd); /* as if its holder had died */
 	first.fd = -1;
