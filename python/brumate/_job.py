@@ -90,14 +90,14 @@ class Job:
 
     def checkpoint(self, leave_running: bool = False, name: Optional[str] = None, directory: Optional[str] = None,
                    timeout: Optional[Seconds] = None, *, with_files: bool = False, tcp_close: bool = False,
-                   tcp_skip_in_flight: bool = False, drop_external: bool = False, live: bool = False, keep_copy: bool = False,
+                   tcp_skip_in_flight: bool = False, drop_external: bool = False, keep_copy: bool = False,
                    rehearse: bool = False, force: bool = False, compress: Optional[str] = None,
                    key_file: Optional[str] = None) -> Summary:
         """Saves the job to disk, and ends it unless it is to be left running. ``name``: of the checkpoint. ``with_files``: takes
         in the content of files that the job writes. The others are as the options of brumate-checkpoint(1)."""
         options = checkpoint_options(
             name, directory, timeout, compress, key_file, leave_running=leave_running, with_files=with_files, tcp_close=tcp_close,
-            tcp_skip_in_flight=tcp_skip_in_flight, drop_external=drop_external, live=live, keep_copy=keep_copy, rehearse=rehearse,
+            tcp_skip_in_flight=tcp_skip_in_flight, drop_external=drop_external, keep_copy=keep_copy, rehearse=rehearse,
             force=force)
         return _summary(ask("checkpoint", *options, operands=[self.name]))
 

@@ -78,7 +78,7 @@ def _wait(link: str, checkpoint: str, path: str, life: Tuple[str, str]) -> bool:
 
 def checkpoint(leave_running: bool = True, name: Optional[str] = None, directory: Optional[str] = None,
                timeout: Optional[Seconds] = None, *, with_files: bool = False, tcp_close: bool = False,
-               tcp_skip_in_flight: bool = False, drop_external: bool = False, live: bool = False, keep_copy: bool = False,
+               tcp_skip_in_flight: bool = False, drop_external: bool = False, keep_copy: bool = False,
                force: bool = False, compress: Optional[str] = None, key_file: Optional[str] = None) -> bool:
     """Saves the job that this program is a process of, at this point.
 
@@ -90,7 +90,7 @@ def checkpoint(leave_running: bool = True, name: Optional[str] = None, directory
     """
     options = checkpoint_options(
         name, directory, timeout, compress, key_file, leave_running=leave_running, with_files=with_files, tcp_close=tcp_close,
-        tcp_skip_in_flight=tcp_skip_in_flight, drop_external=drop_external, live=live, keep_copy=keep_copy, force=force)
+        tcp_skip_in_flight=tcp_skip_in_flight, drop_external=drop_external, keep_copy=keep_copy, force=force)
     with _one_at_a_time:
         for hook in _before:
             hook()

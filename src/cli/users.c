@@ -511,31 +511,41 @@ static bool relay_some(struct relayed *r)
 	return n > 0;
 }
 
-/* Ctrl-C is for the child, which has no terminal. */
-static void relay_all(struct relayed *r, pid_t pid)
+/* What the command itself needs beyond --timeout. */
+enum { BEYOND_TIMEOUT_MS = 1500 };
+
+/* Ctrl-C is for the child, which has no terminal. Its user can stop it: false if it was killed, after @deadline_ns or by a second
+ * Ctrl-C. */
+static bool relay_all(struct relayed *r, pid_t pid, uint64_t deadline_ns)
 {
+	int n_interrupts = 0;
 	const int interrupts = interrupt_watch(false);
 	struct pollfd fds[] = { { .fd = r[0].fd, .events = POLLIN },
 				{ .fd = r[1].fd, .events = POLLIN },
 				{ .fd = interrupts, .events = POLLIN } };
 
 	while (fds[0].fd >= 0 || fds[1].fd >= 0) {
-		if (poll(fds, 3, -1) < 0 && errno != EINTR)
-			return;
+		if (poll(fds, 3, deadline_left_ms(deadline_ns)) < 0 && errno != EINTR)
+			return true;
 		if (fds[2].revents) {
 			int number = interrupt_take();
 
-			if (number)
+			if (number && n_interrupts++ == 0)
 				kill(pid, number);
+		}
+		if (n_interrupts > 1 || !deadline_left_ms(deadline_ns)) {
+			kill(pid, SIGKILL);
+			return false;
 		}
 		for (int i = 0; i < 2; i++)
 			if (fds[i].fd >= 0 && fds[i].revents && !relay_some(&r[i]))
 				fds[i].fd = -1;
 	}
+	return true;
 }
 
 static int run_as_user(int *ret_status, const struct place *p, char *const *argv,
-		       struct brumate_error *err)
+		       uint64_t deadline_ns, struct brumate_error *err)
 {
 	auto_(as_user_fini) struct as_user u = { 0 };
 	int out[2], errors[2], status = 0, r = prepare_user(&u, p, err);
@@ -567,9 +577,17 @@ static int run_as_user(int *ret_status, const struct place *p, char *const *argv
 	cleanup_close(&errors_write);
 	struct relayed relayed[2] = { { .fd = out_end, .to = stdout },
 				      { .fd = errors_end, .to = stderr } };
-	relay_all(relayed, pid);
+	const bool ended = relay_all(relayed, pid, deadline_ns);
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
+	if (!ended) {
+		brumate_fail(err, ETIMEDOUT,
+			     "the command for %s as user %s did not end, and was killed: it may "
+			     "have been stopped",
+			     argv[1], p->user);
+		brumate_hint(err, "`brumate ps --all-users` says how the job is");
+		return -ETIMEDOUT;
+	}
 	*ret_status = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILED;
 	return 0;
 }
@@ -691,8 +709,19 @@ static int act_for(int *status, const struct place *p, const struct change *c, c
 {
 	auto_free char **line = change_line(c, argv);
 	int one = EXIT_OK;
-	int r = line ? run_as_user(&one, p, line, err) : brumate_fail(err, ENOMEM, "%m");
+	const char *timeout = c->in->values[OPT_TIMEOUT];
+	uint64_t timeout_ms = 0, deadline_ns = DEADLINE_NEVER;
 
+	/* A wrong one is for the command to refuse. */
+	if (timeout && parse_duration(&timeout_ms, "--timeout", timeout, NULL) == 0)
+		deadline_ns = deadline_in_ms(timeout_ms + BEYOND_TIMEOUT_MS);
+	int r = line ? run_as_user(&one, p, line, deadline_ns, err)
+		     : brumate_fail(err, ENOMEM, "%m");
+	if (r == -ETIMEDOUT) { /* the others are not concerned */
+		one = print_error(err);
+		*err = BRUMATE_ERROR_NONE;
+		r = 0;
+	}
 	*status = *status ? *status : one;
 	return r;
 }

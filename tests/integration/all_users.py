@@ -5,23 +5,28 @@ user puts in root's way harms nobody else."""
 
 import json
 import os
+import signal
 import subprocess
+import threading
 import time
 
-from cases import (EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_USAGE, Skipped, as_user, case, expect, main, read_text, run,
+from cases import (EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_USAGE, Skipped, as_user, case, expect, main, read_text, run,
                    wait_until)
 
 
-def as_root(bed, *args, timeout=60):
-    """A command of root's, whose own instance is elsewhere."""
+def env_of_root(bed):
+    """Of an instance of root's own, elsewhere."""
     env = {name: value for name, value in bed.command_env().items() if not name.startswith(("BRUMATE_STATE", "BRUMATE_RUNTIME"))}
     root = os.path.join(bed.dir, "of-root")
     os.makedirs(os.path.join(root, "state"), exist_ok=True)
     with open(os.path.join(root, "brumate.conf"), "a", encoding="utf-8"):
         pass
-    env |= {"BRUMATE_STATE_DIR": f"{root}/state", "BRUMATE_RUNTIME_DIR": f"{root}/run", "BRUMATE_LOG_DIR": f"{root}/log",
-            "BRUMATE_CONFIG": f"{root}/brumate.conf", "HOME": "/root"}
-    return run([bed.brumate, *[str(a) for a in args]], env=env, timeout=timeout, cwd="/")
+    return env | {"BRUMATE_STATE_DIR": f"{root}/state", "BRUMATE_RUNTIME_DIR": f"{root}/run", "BRUMATE_LOG_DIR": f"{root}/log",
+                  "BRUMATE_CONFIG": f"{root}/brumate.conf", "HOME": "/root"}
+
+
+def as_root(bed, *args, timeout=60):
+    return run([bed.brumate, *[str(a) for a in args]], env=env_of_root(bed), timeout=timeout, cwd="/")
 
 
 def needs_root():
@@ -123,6 +128,39 @@ def a_process_of_somebodys_job(bed):
     log.goes_on()
     refused = as_root(bed, "manage", "--pid", bed.pid(job))
     expect(refused.code != 0 and f"job {job}" in refused.err, refused.why())
+
+
+def stopped_children(pid, stop):
+    """Stops the command that root starts as the user, as that user may."""
+    while not stop.is_set():
+        for child in read_text(f"/proc/{pid}/task/{pid}/children").split():
+            if read_text(f"/proc/{child}/cmdline").startswith("brumate\0suspend\0"):
+                os.kill(int(child), signal.SIGSTOP)
+                return
+
+
+@case
+@as_user
+def a_user_that_stops_what_root_asks(bed):
+    """It is waited for no longer than it is given; and the way back is free."""
+    needs_root()
+    job, log = bed.counter(name="train", mib=16)
+    begun, stop = time.monotonic(), threading.Event()
+    command = subprocess.Popen([bed.brumate, "suspend", f"{bed.uid}/{job}", "--timeout", "3s"], env=env_of_root(bed), cwd="/",
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    thread = threading.Thread(target=stopped_children, args=(command.pid, stop))
+    thread.start()
+    try:
+        _, err = command.communicate(timeout=60)
+    finally:
+        stop.set()
+        thread.join()
+    took = time.monotonic() - begun
+    expect(command.returncode == EXIT_TIMEOUT and "did not end, and was killed" in err, f"{command.returncode}: {err}")
+    expect(took < 20, f"it took {took:.1f} s")  # on a busy machine
+    ok(as_root(bed, "suspend", f"{bed.uid}/{job}"))
+    ok(as_root(bed, "resume", f"{bed.uid}/{job}"))
+    log.goes_on()
 
 
 @case

@@ -42,7 +42,7 @@ with job.paused() as summary:
     assert job.state == "suspended", job.state
 assert job.state == "running", job.state
 assert [j.name for j in brumate.jobs()] == [job.describe()["id"]]
-made = job.checkpoint(name="by-python", timeout=300, with_files=True, live=True, keep_copy=False, compress="none")
+made = job.checkpoint(name="by-python", timeout=300, with_files=True, keep_copy=False, compress="none")
 assert made.checkpoint == "by-python" and job.state == "checkpointed", made
 assert job.wait() is None
 assert job.restore(gpu_map={0: 1}).operation == "restore" and job.state == "running"
