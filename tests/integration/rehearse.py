@@ -212,6 +212,12 @@ def write_oom_score(pid):
         file.write("77")
 
 
+def kill(pid):
+    """It is traced, and stands still: it ends a moment later, and its tracer keeps it."""
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: re.search(r"\) [ZX] ", read_text(f"/proc/{pid}/stat") or ") X "), "the end of the process")
+
+
 @case
 def what_is_other_than_it_was_is_named(bed):
     job, log = bed.counter("train")
@@ -219,7 +225,7 @@ def what_is_other_than_it_was_is_named(bed):
     ways = ((write_memory, "its memory is different at "), (write_oom_score, "has oom_score_adj 77, and had 0"),
             (lambda pid: run(["prlimit", "--pid", pid, "--nofile=77:777"]), "a limit is other than it was: Max open files"),
             (lambda pid: os.setpriority(os.PRIO_PROCESS, pid, 7), "has niceness 7, and had 0"),
-            (lambda pid: os.kill(pid, signal.SIGKILL), r"process \d+"))
+            (kill, r"process \d+"))
     for change, words in ways:
         with bed.held_at("rehearse.restored", "rehearse", checkpoint) as rehearsal:
             change(rehearsed_process(bed, "counter"))
