@@ -111,7 +111,7 @@ static int tcp_info_of(int fd, struct tcp_info *ret)
 	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, ret, &len) < 0 ? -errno : 0;
 }
 
-bool connection_has_ended(int fd)
+static bool connection_has_ended(int fd)
 {
 	union connection_address peer;
 	/* The kernel fills no more than its address has. */
@@ -159,7 +159,7 @@ static int refuse(const struct connection_end *e, int code, const char *what,
 	return -code;
 }
 
-/* What a new end would not have. NULL: nothing. */
+/* What a new end would not have. NULL: nothing. @our_namespace 0: not known. */
 static const char *find_peculiar(int fd, uint64_t our_namespace)
 {
 	char name[64] = "", byte;
@@ -177,6 +177,25 @@ static const char *find_peculiar(int fd, uint64_t our_namespace)
 	if (recv(fd, &byte, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) == 1)
 		return "with urgent data that was not read";
 	return NULL;
+}
+
+static uint64_t own_namespace(void)
+{
+	auto_close int own = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	return own < 0 ? 0 : namespace_of(own);
+}
+
+const char *connection_find_obstacle(int fd)
+{
+	struct tcp_info tcp;
+
+	if (connection_has_ended(fd))
+		return "that both ends have closed";
+	if (option_of(fd, SOL_SOCKET, SO_PROTOCOL) != IPPROTO_TCP || tcp_info_of(fd, &tcp) < 0 ||
+	    tcp.tcpi_state == CLOSED || tcp.tcpi_state == LISTENING)
+		return NULL;
+	return find_peculiar(fd, own_namespace());
 }
 
 static int look_at(void *arg, const struct proc_info *info, int number, int fd)
@@ -403,9 +422,8 @@ int connections_read(struct connections *ret, const struct proc_tree *tree,
 		     struct brumate_error *err)
 {
 	auto_(connections_fini) struct connections c = CONNECTIONS_EMPTY;
-	auto_close int own = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct brumate_error why = BRUMATE_ERROR_NONE;
-	struct look l = { .cookie = own < 0 ? 0 : namespace_of(own), .err = &why };
+	struct look l = { .cookie = own_namespace(), .err = &why };
 	int r = sockets_each(tree, look_at, &l);
 
 	if (r == 0)
@@ -454,7 +472,8 @@ char *connections_encode(const struct connections *c, size_t *ret_len_bytes)
 	for (size_t i = 0; i < 2 * c->n; i++) {
 		const struct connection_end *e = &c->items[i / 2].ends[i % 2];
 
-		fwrite(e->queue, 1, e->queue_bytes, f);
+		if (e->queue_bytes)
+			fwrite(e->queue, 1, e->queue_bytes, f);
 	}
 	if (fclose(f) == 0)
 		return bytes;

@@ -59,9 +59,9 @@ DEFINE_AUTO_FINI(struct connections, connections_fini)
 /** Whether CRIU, as we would start it, may save and restore TCP connections itself (CAP_NET_ADMIN). */
 bool connections_may_be_repaired(void);
 
-/** Whether socket @fd is of a TCP connection that both ends have closed, which a user's CRIU saves and cannot restore. It is in no
- * table of the kernel's. */
-bool connection_has_ended(int fd);
+/** Why the TCP connection of socket @fd cannot be carried without CAP_NET_ADMIN, whatever its other end is, as in "has a TCP connection
+ * that both ends have closed" (which is in no table of the kernel's); NULL: nothing is in the way, or it is no connection. */
+const char *connection_find_obstacle(int fd);
 
 /**
  * Reads those of @tree, which stands still, and keeps copies of their descriptors. Errors to act on: -EOPNOTSUPP (one that cannot be

@@ -426,18 +426,18 @@ static void check_tcp_table(struct scan *s, const char *table)
 	}
 }
 
-static void check_ended(struct scan *s, const struct scan_fd *f)
+static void check_connection(struct scan *s, const struct scan_fd *f)
 {
 	auto_close int process = (int)syscall(SYS_pidfd_open, f->process->id.pid, 0);
 	auto_close int fd = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, f->fd, 0);
+	const char *obstacle = fd < 0 ? NULL : connection_find_obstacle(fd);
 
-	if (fd >= 0 && connection_has_ended(fd))
+	if (obstacle)
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, SCAN_TCP,
 			    "close it before the checkpoint, or let root make the checkpoint; "
 			    "suspend and resume work",
-			    "has a TCP connection (fd %d) that both ends have closed; that takes "
-			    "CAP_NET_ADMIN to save",
-			    f->fd);
+			    "has a TCP connection (fd %d) %s; that takes CAP_NET_ADMIN to save",
+			    f->fd, obstacle);
 }
 
 static bool may_have_tcp(const struct scan *s)
@@ -455,7 +455,7 @@ static void check_tcp(struct scan *s)
 		return;
 	for (size_t i = 0; i < s->n_fds && !connections_may_be_repaired(); i++)
 		if (S_ISSOCK(s->fds[i].st.st_mode) && !s->fds[i].is_unix)
-			check_ended(s, &s->fds[i]);
+			check_connection(s, &s->fds[i]);
 	auto_free char *v4 = NULL, *v6 = NULL, *both = NULL;
 
 	/* The ends of one connection may be in one each. */

@@ -63,7 +63,7 @@ static void put_file(struct text *t, uint32_t type, uint32_t id, const char *pat
 	put_value(&file, 8, 99); /* its size */
 	put_value(&entry, 1, type);
 	put_value(&entry, 2, id);
-	put_bytes(&entry, type == TYPE_REGULAR ? 3 : 15, file.buf, file.len);
+	put_bytes(&entry, type == TYPE_REGULAR ? 3 : 18, file.buf, file.len);
 	put_entry(t, &entry);
 }
 
