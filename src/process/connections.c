@@ -265,6 +265,17 @@ static bool has_shut(const struct tcp_info *t)
 	return t->tcpi_state == FIN_WAIT1 || t->tcpi_state == FIN_WAIT2;
 }
 
+/* Where the other end has closed, it makes no difference whether this one receives. */
+static unsigned shut_of(int fd, const struct tcp_info *t)
+{
+	struct pollfd p = { .fd = fd, .events = POLLRDHUP };
+	const bool receives_no_more =
+		t->tcpi_state != CLOSE_WAIT && poll(&p, 1, 0) > 0 && p.revents & POLLRDHUP;
+
+	return (has_shut(t) ? CONNECTION_SENDS_NO_MORE : 0u) |
+	       (receives_no_more ? CONNECTION_RECEIVES_NO_MORE : 0u);
+}
+
 static bool is_settled(const struct tcp_info *a, const struct tcp_info *b)
 {
 	const bool is_open = a->tcpi_state == ESTABLISHED && b->tcpi_state == ESTABLISHED;
@@ -326,8 +337,8 @@ static int settle(struct connection_pair *c, struct brumate_error *err)
 			make_room(&c->ends[0]);
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 	}
-	c->ends[0].has_shut = has_shut(&a);
-	c->ends[1].has_shut = has_shut(&b);
+	c->ends[0].shut = shut_of(c->ends[0].fd, &a);
+	c->ends[1].shut = shut_of(c->ends[1].fd, &b);
 	return 0;
 }
 
@@ -453,8 +464,8 @@ static void print_end(FILE *f, const struct connection_end *e)
 	inet_ntop(e->address.any.sa_family,
 		  is_v4 ? (const void *)&e->address.v4.sin_addr : &e->address.v6.sin6_addr, text,
 		  sizeof(text));
-	fprintf(f, "%u %s %u %u %d %d %d %d %zu\n", e->file, text, ntohs(port_of(&e->address)),
-		is_v4 ? 0 : e->address.v6.sin6_scope_id, e->flags & O_NONBLOCK ? 1 : 0, e->has_shut,
+	fprintf(f, "%u %s %u %u %d %u %d %d %zu\n", e->file, text, ntohs(port_of(&e->address)),
+		is_v4 ? 0 : e->address.v6.sin6_scope_id, e->flags & O_NONBLOCK ? 1 : 0, e->shut,
 		e->send_bytes, e->receive_bytes, e->queue_bytes);
 }
 
@@ -491,12 +502,12 @@ static bool decode_end(struct connection_end *ret, const char *line)
 	if (sscanf(line, "%u %45s %u %u %u %u %d %d %zu%n", &ret->file, text, &port, &scope,
 		   &is_nonblocking, &shut, &ret->send_bytes, &ret->receive_bytes, &ret->queue_bytes,
 		   &end) != 9 ||
-	    line[end] || !port || port > UINT16_MAX || is_nonblocking > 1 || shut > 1 ||
+	    line[end] || !port || port > UINT16_MAX || is_nonblocking > 1 || shut > 3 ||
 	    ret->send_bytes < 0 || ret->receive_bytes < 0 ||
 	    ret->queue_bytes > CONNECTIONS_BYTES_MAX)
 		return false;
 	ret->flags = is_nonblocking ? O_NONBLOCK : 0;
-	ret->has_shut = shut;
+	ret->shut = shut;
 	if (inet_pton(AF_INET, text, &ret->address.v4.sin_addr) == 1) {
 		ret->address.v4.sin_family = AF_INET;
 		ret->address.v4.sin_port = htons((uint16_t)port);
@@ -778,7 +789,8 @@ static int make(struct connection_pair *c, bool is_apart, struct brumate_error *
 	for (int k = 0; k < 2 && r == 0; k++) {
 		struct connection_end *e = &c->ends[k];
 
-		if ((e->has_shut && shutdown(e->fd, SHUT_WR) < 0) ||
+		if ((e->shut & CONNECTION_SENDS_NO_MORE && shutdown(e->fd, SHUT_WR) < 0) ||
+		    (e->shut & CONNECTION_RECEIVES_NO_MORE && shutdown(e->fd, SHUT_RD) < 0) ||
 		    fcntl(e->fd, F_SETFL, e->flags) < 0)
 			r = fail_make(e, "set up", errno, err);
 	}

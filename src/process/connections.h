@@ -28,13 +28,16 @@ union connection_address {
 	struct sockaddr_in6 v6;
 };
 
+/* Bits of what shutdown(2) has been asked for. */
+enum { CONNECTION_SENDS_NO_MORE = 1, CONNECTION_RECEIVES_NO_MORE = 2 };
+
 struct connection_end {
 	uint64_t inode;
 	uint32_t file; /* its number in CRIU's images; set by the caller */
 	int fd;	   /* owned: a copy of the job's descriptor, or the end that was made; -1: none */
 	int flags; /* O_NONBLOCK … */
 	union connection_address address;
-	bool has_shut;		       /* sends no more */
+	unsigned shut;		       /* CONNECTION_SENDS_NO_MORE and the like */
 	int send_bytes, receive_bytes; /* buffers of a fixed size; 0: the kernel decides */
 	uint8_t *queue;		       /* owned: received, and not read */
 	size_t queue_bytes;
@@ -59,7 +62,7 @@ DEFINE_AUTO_FINI(struct connections, connections_fini)
 /** Whether CRIU, as we would start it, may save and restore TCP connections itself (CAP_NET_ADMIN). */
 bool connections_may_be_repaired(void);
 
-/** Why the TCP connection of socket @fd cannot be carried without CAP_NET_ADMIN, whatever its other end is, as in "has a TCP connection
+/** Why the TCP connection of socket @fd cannot be carried without CAP_NET_ADMIN, regardless of its other end, as in "has a TCP connection
  * that both ends have closed" (which is in no table of the kernel's); NULL: nothing is in the way, or it is no connection. */
 const char *connection_find_obstacle(int fd);
 

@@ -61,7 +61,8 @@ static void made_anew(void)
 
 	little_wait_ready(&l);
 	read_of(&seen, &l);
-	CHECK(seen.n == 1 && seen.items[0].ends[1].has_shut && !seen.items[0].ends[0].has_shut);
+	CHECK(seen.n == 1 && seen.items[0].ends[1].shut == CONNECTION_SENDS_NO_MORE &&
+	      !seen.items[0].ends[0].shut);
 	CHECK(seen.items[0].ends[0].queue_bytes == N_QUEUED);
 	write_down(&c, &seen);
 	/* While it lives, its addresses are not free. */
