@@ -16,8 +16,9 @@
 
 #include "base/array.h"
 #include "base/escape.h"
+#include "process/aside.h"
 
-enum { FDINFO_BYTES_MAX = 16 << 20 };
+enum { FDINFO_BYTES_MAX = 16 << 20, ASK_MS = 5000 };
 
 #define HEADING "brumate locks 1\n"
 
@@ -233,12 +234,39 @@ static bool is_of_others(const struct file_lock *l)
 	return fcntl(fd, F_OFD_GETLK, &f) == 0 && f.l_type != F_UNLCK;
 }
 
+struct asking {
+	const struct file_locks *locks;
+	size_t *at; /* of the lock that is asked for; shared with the child */
+};
+
+static int ask_for_all(void *arg)
+{
+	const struct asking *a = arg;
+
+	for (*a->at = 0; *a->at < a->locks->n; ++*a->at)
+		if (a->locks->items[*a->at].path && is_of_others(&a->locks->items[*a->at]))
+			return EBUSY;
+	return 0;
+}
+
 int file_locks_can_be_had(const struct file_locks *l, struct brumate_error *err)
 {
-	for (size_t i = 0; i < l->n; i++)
-		if (l->items[i].path && is_of_others(&l->items[i]))
-			return fail_lock(&l->items[i], "cannot be given", err);
-	return 0;
+	struct asking a = { l, l->n ? aside_memory(sizeof(size_t)) : NULL };
+
+	if (!l->n)
+		return 0;
+	if (!a.at)
+		return brumate_fail(err, ENOMEM, "%m");
+	int r = aside_run(ask_for_all, &a, -1, ASK_MS);
+	const size_t at = *a.at;
+	aside_free(a.at, sizeof(size_t));
+	if (r == -EBUSY && at < l->n)
+		return fail_lock(&l->items[at], "cannot be given", err);
+	if (r == -ETIMEDOUT && at < l->n)
+		return brumate_fail(err, ETIMEDOUT,
+				    "%s, which process %d has locked, does not answer",
+				    l->items[at].path, l->items[at].pid);
+	return r < 0 ? brumate_fail(err, -r, "locks of files: %m") : 0;
 }
 
 /* ---- setting them again ---- */

@@ -54,7 +54,7 @@ char *file_locks_encode(const struct file_locks *l, size_t *ret_len_bytes);
 int file_locks_decode(struct file_locks *ret, const char *text, size_t len_bytes);
 
 /** Looks with the rights of the calling thread whether all of them can be had, while no process has them. What cannot be
- * opened is left to others. -EBUSY, and @err names the file: another process has it locked. */
+ * opened is left to others. -EBUSY, and @err names the file: another process has it locked; -ETIMEDOUT: it does not answer. */
 int file_locks_can_be_had(const struct file_locks *l, struct brumate_error *err);
 
 /** Appends the calls that set those of processes to @calls, an array of array_add(). 0, -ENOMEM. */
