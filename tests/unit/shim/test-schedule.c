@@ -106,7 +106,11 @@ static void check_left_out(struct shim *s)
 	const bool at_work = is_at_work(s);
 
 	run_out(s);
-	CHECK(is_at_work(s) == at_work && s->job.schedule.next_ms == next_ms);
+	/* What was at work may have ended meanwhile. */
+	if (is_at_work(s) != at_work)
+		CHECK(at_work && s->job.schedule.next_ms >= next_ms);
+	else
+		CHECK(s->job.schedule.next_ms == next_ms);
 }
 
 static void set_schedule(struct shim *s, void *part)
