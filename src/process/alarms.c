@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -46,8 +45,7 @@ static uint64_t ns_of(struct timespec t)
 /* The timer @number of the process, where it is one. */
 static int take_timer(pid_t pid, int number)
 {
-	auto_close int process = (int)syscall(SYS_pidfd_open, pid, 0);
-	auto_close int fd = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, number, 0);
+	auto_close int fd = proc_descriptor(pid, number);
 	struct itimerspec when;
 
 	return fd < 0 || timerfd_gettime(fd, &when) < 0 ? -1 : take_fd(&fd);

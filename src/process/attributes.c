@@ -524,12 +524,11 @@ static int read_watches(struct attributes_process *p, pid_t pid)
 /* The inotify of the process, where it is one still. */
 static int take_inotify(pid_t pid, int fd)
 {
-	auto_close int process = (int)syscall(SYS_pidfd_open, pid, 0);
-	auto_close int own = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, fd, 0);
+	auto_close int own = proc_descriptor(pid, fd);
 	char path[48], target[64];
 
 	if (own < 0)
-		return -errno;
+		return own;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", own);
 	ssize_t n = readlink(path, target, sizeof(target) - 1);
 	target[n > 0 ? n : 0] = '\0';

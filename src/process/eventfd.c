@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -56,10 +55,9 @@ int eventfd_try_semaphore(int fd)
 
 static int try_in_process(pid_t pid, int fd)
 {
-	auto_close int process = (int)syscall(SYS_pidfd_open, pid, 0);
-	auto_close int copy = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, fd, 0);
+	auto_close int copy = proc_descriptor(pid, fd);
 
-	return copy < 0 ? -errno : eventfd_try_semaphore(copy);
+	return copy < 0 ? copy : eventfd_try_semaphore(copy);
 }
 
 int eventfd_of_process_is_semaphore(pid_t pid, int fd)

@@ -23,7 +23,12 @@
 #include <unistd.h>
 
 /* Facts of the kernel, linux/sched.h. */
-enum { PROC_FILE_BYTES_MAX = 64 * 1024, PF_EXITING = 0x4, PF_FORKNOEXEC = 0x40, PF_KTHREAD = 0x200000 };
+enum {
+	PROC_FILE_BYTES_MAX = 64 * 1024,
+	PF_EXITING = 0x4,
+	PF_FORKNOEXEC = 0x40,
+	PF_KTHREAD = 0x200000
+};
 
 int proc_boot_id(char ret[static PROC_BOOT_ID_BYTES])
 {
@@ -45,6 +50,14 @@ int proc_file_read(pid_t pid, const char *name, size_t max_bytes, char **ret_tex
 
 	snprintf(path, sizeof(path), "/proc/%d/%s", pid, name);
 	return file_read(AT_FDCWD, path, max_bytes, ret_text, ret_len_bytes);
+}
+
+int proc_descriptor(pid_t pid, int number)
+{
+	auto_close int process = (int)syscall(SYS_pidfd_open, pid, 0);
+	int fd = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, number, 0);
+
+	return fd < 0 ? -errno : fd;
 }
 
 DIR *proc_dir_open(pid_t pid, const char *name)

@@ -87,6 +87,10 @@ int proc_open(struct proc_id id);
  * opened hit this process. */
 bool proc_has_number(int pidfd);
 
+/** A copy (owned) of descriptor @number of process @pid, which takes the rights of a tracer; or -errno. Where the process runs, look
+ * what it is: the number may have been given away. */
+int proc_descriptor(pid_t pid, int number);
+
 /** Signals exactly this process. Returns 0, -ESRCH where it is gone for certain, -EPERM, -errno. */
 int proc_signal(struct proc_id id, int signal);
 
@@ -100,9 +104,9 @@ struct proc_info {
 	pid_t inner_pid;  /* pid in its innermost pid namespace (NSpid) */
 	int pid_ns_depth; /* levels of NSpid: 1 = our own namespace */
 	pid_t tracer_pid;
-	char state;   /* R S D T t Z X */
+	char state;	/* R S D T t Z X */
 	bool is_kernel; /* a thread of the kernel */
-	bool is_fork; /* made by fork, and has started no program since */
+	bool is_fork;	/* made by fork, and has started no program since */
 	bool ends; /* its last thread is in exit(2): without memory, perhaps still with open files; or a zombie */
 	char comm[PROC_COMM_BYTES];
 	uid_t uid;

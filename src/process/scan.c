@@ -428,8 +428,7 @@ static void check_tcp_table(struct scan *s, const char *table)
 
 static void check_connection(struct scan *s, const struct scan_fd *f)
 {
-	auto_close int process = (int)syscall(SYS_pidfd_open, f->process->id.pid, 0);
-	auto_close int fd = process < 0 ? -1 : (int)syscall(SYS_pidfd_getfd, process, f->fd, 0);
+	auto_close int fd = proc_descriptor(f->process->id.pid, f->fd);
 	const char *obstacle = fd < 0 ? NULL : connection_find_obstacle(fd);
 
 	if (obstacle)
