@@ -4,7 +4,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
@@ -13,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/escape.h"
@@ -135,14 +133,12 @@ int sockets_let_go(const struct proc_tree *tree, struct brumate_error *err)
 /* Of a loopback address: what else has it is another machine's, or another namespace's. */
 static void append_place(char *ret, size_t room, int fd)
 {
-	char boot[40] = "?";
+	char boot[PROC_BOOT_ID_BYTES];
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
-	auto_close int id = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-	ssize_t n = id < 0 ? -1 : read(id, boot, sizeof(boot) - 1);
 
-	boot[n > 0 ? n : 1] = '\0';
-	boot[strcspn(boot, "\n")] = '\0';
+	if (proc_boot_id(boot) < 0)
+		snprintf(boot, sizeof(boot), "?");
 	getsockopt(fd, SOL_SOCKET, SO_NETNS_COOKIE, &cookie,
 		   &len); /* before Linux 5.14 there is none */
 	snprintf(ret + strlen(ret), room - strlen(ret), "@%s.%" PRIu64, boot, cookie);
