@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from framework_cases import need_gpus
+from framework_cases import gpu_count, need_gpus
 from harness import Log, expect, run
 
 WARM_ROUNDS, ROUNDS = 1, 4
@@ -135,6 +135,62 @@ def one_job_of_both(check):
     tell_rates(check, what, mib, *({verb: all_of[WARM_ROUNDS:] for verb, all_of in took[job].items()} for job in (one, pair)))
 
 
+EACH = """n=0; while [ $n -lt $1 ]; do "$0" --mib $2 --piece-kib $3 --gpu $n >"$4-$n" & n=$((n + 1)); done; wait"""
+SMALL_MIB = 64
+
+
+def best_of(check, jobs, rounds):
+    """The shortest suspend and resume of all @jobs at once: {verb: (seconds, phases of the last that ended)}."""
+    best = {}
+    for n in range(WARM_ROUNDS + rounds):
+        for verb in ("suspend", "resume"):
+            seconds = at_once(check, verb, jobs)
+            if n >= WARM_ROUNDS and (verb not in best or seconds < best[verb][0]):
+                best[verb] = seconds, check.operations[-1]["phases"]
+    return best
+
+
+def driver_alone(check, what):
+    """As many processes with hardly any memory, each a job of its own that the driver saves, at the same moment."""
+    jobs = [check.instance.run([check.program("bench-job"), "--mib", SMALL_MIB, "--piece-kib", 1024, "--gpu", gpu],
+                               name=f"small-{gpu}", options=("--data-path", "driver")) for gpu in range(gpu_count(check))]
+    for job in jobs:
+        check.instance.log(job).wait_for(r"^ready ", 120)
+    for verb, (seconds, _) in best_of(check, jobs, ROUNDS).items():
+        check.measured[f"{what}: {verb}, driver alone, s"] = round(seconds, 3)
+    for job in jobs:
+        check.instance.end(job)
+
+
+def a_process_on_each(check):
+    """One job with a process on each GPU."""
+    need_gpus(check, 2)
+    what, mib, pieces_kib = "a process on each GPU", 16384, 65536
+    if check.options.simulated:
+        mib, pieces_kib = 256, 1024
+    else:
+        measure_links(check, what)
+    with open(check.instance.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write(f"[Broker]\nPool={gpu_count(check) * mib + 2048}M\n")
+    driver_alone(check, what)
+    base = os.path.join(check.instance.dir, "each")
+    logs = [Log(f"{base}-{gpu}") for gpu in range(gpu_count(check))]
+    for log in logs:
+        with open(log.path, "w", encoding="utf-8"):
+            pass
+    job = check.instance.run(["sh", "-c", EACH, check.program("bench-job"), len(logs), mib, pieces_kib, base], name="each",
+                             options=("--data-path", "broker"))
+    pids = [int(log.wait_for(r"^ready pid (\d+)", 120)[1]) for log in logs]
+    for verb, (seconds, phases) in best_of(check, [job], ROUNDS).items():
+        check.measured[f"{what}: {verb}, {mib} MiB a GPU, s"] = round(seconds, 3)
+        for phase in phases:
+            if phase["seconds"] >= 0.02:
+                check.measured[f"{what}: {verb}, {phase['name']}, from and for, s"] = [round(phase["start"], 3), round(phase["seconds"], 3)]
+    for pid, log in zip(pids, logs):
+        data_is_right(pid, log)
+    check.instance.end(job)
+
+
 def swapped(check):
     """Their data on the other GPU each, twice, so that they end where they were."""
     need_gpus(check, 2)
@@ -251,6 +307,7 @@ def register(case):
     case("two GPUs: both at once, smaller buffers")(
         lambda check: both_at_once(check, "two GPUs at once, 16 to 256 MiB", "16384-262144"))
     case("two GPUs: both at once, one job")(one_job_of_both)
+    case("two GPUs: a process on each of all GPUs")(a_process_on_each)
     case("two GPUs: peer access through the library")(peer_access)
     case("two GPUs: copies without peer access")(without_peer_access)
     case("two GPUs: swapped by --gpu-map")(swapped)
