@@ -151,6 +151,9 @@ int criu_dump_run(struct criu_dump *d, struct criu_result *ret, struct brumate_e
 void criu_dump_free(struct criu_dump *d);
 DEFINE_AUTO(struct criu_dump *, criu_dump_free)
 
+/** Kills a CRIU that has not been reaped, with the helpers it forked, which would wait for it for ever; what it restored has left their group. */
+void criu_kill_group(struct proc_id criu, uid_t uid);
+
 /**
  * Releases the TCP connections of a dumped and killed tree, which are kept (their peers' packets dropped) until it is
  * restored: for a checkpoint that will not be. @log_name: the log of its dump.

@@ -410,12 +410,12 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 	return r;
 }
 
-static void kill_group(const struct criu_child *child)
+void criu_kill_group(struct proc_id criu, uid_t uid)
 {
 	auto_(user_signals_leave) struct user_signals user = USER_SIGNALS_NONE;
 
-	if (user_signals_enter(&user, child->uid) == 0)
-		kill(-child->id.pid, SIGKILL);
+	if (user_signals_enter(&user, uid) == 0)
+		kill(-criu.pid, SIGKILL);
 }
 
 int criu_reap(struct criu_child *child)
@@ -435,7 +435,7 @@ int criu_reap(struct criu_child *child)
 	/* A CRIU that was killed leaves helpers waiting for it for ever. They are of its process group,
 	 * whose number is its own until it is reaped; restored tasks that run have left it. */
 	if (proc_zombie_status(child->id, &status) == 0 && WIFSIGNALED(status))
-		kill_group(child);
+		criu_kill_group(child->id, child->uid);
 	fault_register_peer("criu", 0);
 	int r = reap_wait(child->id.pid, &status);
 	return r < 0 ? r : status;

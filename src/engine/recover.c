@@ -23,14 +23,17 @@
 #include "process/pidns.h"
 #include "process/reaper.h"
 
-enum { CRIU_PATIENCE_MS = 120000, KILL_TIMEOUT_MS = 30000 };
+enum { CRIU_PATIENCE_MS = 120000, RESTORE_PATIENCE_MS = 5000, KILL_TIMEOUT_MS = 30000 };
 
 /* A CRIU whose caller died fails at its next word to us and lets the tree run on: that is waited for,
- * because to kill it in the middle is what could hurt the job. */
+ * because to kill it in the middle is what could hurt the job. One that restores may be long in coming to a word, and has
+ * nothing but what will be taken down: it gets the time to do that itself. */
 static int await_criu(struct op *op, struct brumate_error *err)
 {
+	const uint32_t patience_ms =
+		op->target->state == JOB_RESTORING ? RESTORE_PATIENCE_MS : CRIU_PATIENCE_MS;
 	struct proc_id criu = op->target->op.criu;
-	int r = criu.pid ? proc_wait_gone(criu, deadline_in_ms(CRIU_PATIENCE_MS)) : 0;
+	int r = criu.pid ? proc_wait_gone(criu, deadline_in_ms(patience_ms)) : 0;
 
 	if (r == 0)
 		return 0;
@@ -40,7 +43,7 @@ static int await_criu(struct op *op, struct brumate_error *err)
 		 criu.pid);
 	if (op->target->state == JOB_CHECKPOINTING && !target_has_ended(op->target))
 		return 0; /* by heal() */
-	proc_signal_as(criu, SIGKILL, op->target->uid);
+	criu_kill_group(criu, op->target->uid);
 	r = proc_wait_gone(criu, deadline_in_ms(KILL_TIMEOUT_MS));
 	return r < 0 ? brumate_fail(err, -r, "CRIU, process %d: %m", criu.pid) : 0;
 }

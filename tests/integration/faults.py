@@ -315,6 +315,25 @@ def shim_and_criu_end_in_a_restore(bed):
 
 
 @case
+def the_shim_ends_and_criu_does_not(bed):
+    """What it was restoring will be taken down in any case: nobody waits for it as long as for a dump."""
+    subject = Subject(bed)
+    subject.before("restore")
+    with bed.held_at("restore.built", "restore", subject.checkpoint) as restore:
+        for pid in bed.crius():
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(bed.shim(subject.job), signal.SIGKILL)
+        nobody_waits = os.open(bed.fault_file + ".held", os.O_RDWR)
+    os.close(nobody_waits)
+    os.unlink(bed.fault_file + ".held")
+    code, _, err = restore.end()
+    expect(code == 1 and "it is checkpointed" in err, f"exit {code}: {err}")
+    subject.expect_nothing_left()
+    subject.forget_steps()
+    subject.running()
+
+
+@case
 def killed_while_it_writes(bed):
     """Of a file that a shim was about to rename nothing is left."""
     job, log = bed.counter(mib=16)
