@@ -5,7 +5,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,20 @@ bool step_get(struct step_of *ret)
 	const char *text = getenv(STEP_VARIABLE);
 
 	return text && sscanf(text, "%63s %u %u", ret->name, &ret->uid, &ret->gid) == 3;
+}
+
+/* The kernel drops the lock when slurmstepd ends. It does not depend on the pid, and those who cannot see that process can ask for
+ * it. Nothing closes its descriptor. */
+static void make_file(const char *path)
+{
+	struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET };
+	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644);
+
+	if (fd < 0)
+		return;
+	fchmod(fd, 0644); /* the tasks look, too */
+	if (fcntl(fd, F_OFD_SETLK, &lock) < 0)
+		close(fd);
 }
 
 void step_place(const struct site *s, const char *name, enum step_place place)
@@ -36,24 +49,22 @@ void step_place(const struct site *s, const char *name, enum step_place place)
 	if (rename(place == STEP_AWAY ? here : away, place == STEP_AWAY ? away : here) == 0 ||
 	    place == STEP_AWAY)
 		return;
-	mkdir(s->run_dir, 0755);
-	int fd = open(here, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-	if (fd >= 0) {
-		dprintf(fd, "%d\n", (int)getpid());
-		close(fd);
-	}
+	if (mkdir(s->run_dir, 0755) == 0)
+		chmod(s->run_dir, 0755);
+	make_file(here);
 }
 
-/* The file of a slurmstepd that was killed says nothing. */
+/* Without a lock it is of a slurmstepd that was killed. One that cannot be looked at counts. */
 static bool is_alive(int dir_fd, const char *name)
 {
-	char text[32] = "";
-	int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	ssize_t n = fd >= 0 ? read(fd, text, sizeof(text) - 1) : -1;
+	struct flock lock = { .l_type = F_RDLCK, .l_whence = SEEK_SET };
+	int fd = openat(dir_fd, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 
-	if (fd >= 0)
-		close(fd);
-	return n > 0 && (kill((pid_t)atoi(text), 0) == 0 || errno == EPERM);
+	if (fd < 0)
+		return errno != ENOENT;
+	int r = fcntl(fd, F_OFD_GETLK, &lock);
+	close(fd);
+	return r < 0 || lock.l_type != F_UNLCK;
 }
 
 /* Steps of @job, or, with @others, of all jobs but that one. @away: those count, too. */
@@ -61,7 +72,7 @@ static bool any_step(const struct site *s, const char *job, bool others, bool aw
 {
 	DIR *dir = opendir(s->run_dir);
 	const size_t len = strlen(job);
-	bool found = false;
+	bool found = !dir && errno != ENOENT;
 	struct dirent *e;
 
 	while (dir && !found && (e = readdir(dir))) {

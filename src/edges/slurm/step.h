@@ -15,7 +15,7 @@
 #define STEP_USER_VARIABLE \
 	"BRUMATE_SLURM_USER_" /* and a name: a variable of the user's, for programs that act as the user */
 
-/** Where a step is: its file in the site's RunDir has one of these names, and holds the pid of its slurmstepd. */
+/** Where a step is: its file in the site's RunDir has one of these names, and its slurmstepd locks it. */
 enum step_place { STEP_HERE, STEP_AWAY, STEP_GONE };
 
 struct step_of {
@@ -30,7 +30,7 @@ bool step_get(struct step_of *ret);
 /** Notes where the step is. Needs root; failures are ignored: then nobody waits for it. */
 void step_place(const struct site *s, const char *name, enum step_place place);
 
-/** Whether a step of the Slurm job @job is still on this node's GPUs. */
+/** Whether a step of the Slurm job @job is still on this node's GPUs. What cannot be looked at is. */
 bool step_is_here(const struct site *s, const char *job);
 /** Whether any step of another job than @job is known here at all. */
 bool step_has_neighbours(const struct site *s, const char *job);

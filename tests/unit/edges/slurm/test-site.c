@@ -3,9 +3,12 @@
 #include "edges/slurm/cgroup.h"
 #include "edges/slurm/step.h"
 
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -63,6 +66,36 @@ static void check_steps(void)
 	CHECK(!step_is_here(&s, "7") && rmdir(dir) == 0);
 }
 
+/* The file of a slurmstepd that was killed stays, and its pid may be another's by now: here ours. */
+static void check_killed_step(void)
+{
+	char dir[] = "/tmp/brumate-test-steps-XXXXXX", path[PATH_MAX], link[PATH_MAX];
+	struct site s = { .wait_s = 1 };
+	int status = 0;
+
+	CHECK(mkdtemp(dir));
+	strcpy(s.run_dir, dir);
+	pid_t pid = fork();
+	if (pid == 0) {
+		step_place(&s, "8.0", STEP_HERE);
+		_exit(step_is_here(&s, "8") ? 0 : 1);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	snprintf(path, sizeof(path), "%s/8.0", dir);
+	FILE *f = fopen(path, "w");
+	CHECK(f && fprintf(f, "%d\n", (int)getpid()) > 0 && fclose(f) == 0);
+	CHECK(!step_is_here(&s, "8") && !step_has_neighbours(&s, "77"));
+	step_place(&s, "8.0", STEP_HERE);
+	CHECK(step_is_here(&s, "8"));
+	/* What cannot be looked at may be there. */
+	snprintf(link, sizeof(link), "%s/9.0", dir);
+	CHECK(symlink("8.0", link) == 0 && step_is_here(&s, "9") && unlink(link) == 0);
+	step_place(&s, "8.0", STEP_GONE);
+	CHECK(rmdir(dir) == 0);
+	strcpy(s.run_dir, "/proc/self/status/none");
+	CHECK(step_is_here(&s, "8"));
+}
+
 int main(void)
 {
 	static const char *const bad[] = { "Wait=0",	       "Wait=5s",    "Wait=-1",
@@ -82,5 +115,6 @@ int main(void)
 	check_target("nonsense", "");
 	check_target("", "");
 	check_steps();
+	check_killed_step();
 	return 0;
 }
