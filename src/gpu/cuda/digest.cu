@@ -49,17 +49,23 @@ __device__ static __forceinline__ void begin(u32 h[8])
 	h[7] = 0x5be0cd19;
 }
 
-/* Rounds @first to @first + 15; @first is a multiple of 16, so the state has turned back by then. */
-__device__ static __forceinline__ void rounds(u32 s[8], u32 w[BLOCK_WORDS], int first)
+/* The words of the sixteen rounds after those that used @w. */
+__device__ static __forceinline__ void schedule(u32 w[BLOCK_WORDS])
 {
 #pragma unroll
-	for (int i = 0; i < 16; i++) {
-		if (first) {
-			u32 a = w[(i + 1) & 15], b = w[(i + 14) & 15];
+	for (int i = 0; i < BLOCK_WORDS; i++) {
+		u32 a = w[(i + 1) & 15], b = w[(i + 14) & 15];
 
-			w[i] += (rotate(a, 7) ^ rotate(a, 18) ^ (a >> 3)) + w[(i + 9) & 15] +
-				(rotate(b, 17) ^ rotate(b, 19) ^ (b >> 10));
-		}
+		w[i] += (rotate(a, 7) ^ rotate(a, 18) ^ (a >> 3)) + w[(i + 9) & 15] +
+			(rotate(b, 17) ^ rotate(b, 19) ^ (b >> 10));
+	}
+}
+
+/* Rounds @first to @first + 15; @first is a multiple of 16, so the state has turned back by then. */
+__device__ static __forceinline__ void rounds(u32 s[8], const u32 w[BLOCK_WORDS], int first)
+{
+#pragma unroll
+	for (int i = 0; i < BLOCK_WORDS; i++) {
 		u32 e = s[(4 - i) & 7], f = s[(5 - i) & 7], g = s[(6 - i) & 7];
 		u32 a = s[(0 - i) & 7], b = s[(1 - i) & 7], c = s[(2 - i) & 7];
 		u32 t = s[(7 - i) & 7] + K[first + i] + w[i] +
@@ -71,7 +77,7 @@ __device__ static __forceinline__ void rounds(u32 s[8], u32 w[BLOCK_WORDS], int 
 	}
 }
 
-/* One block; @w is used up. All in registers and without a branch, where speed counts. */
+/* One block; @w is used up. All in registers: the loop is over what a compiler can unroll with fixed indices. */
 __device__ static __forceinline__ void compress(u32 h[8], u32 w[BLOCK_WORDS])
 {
 	u32 s[8];
@@ -79,27 +85,12 @@ __device__ static __forceinline__ void compress(u32 h[8], u32 w[BLOCK_WORDS])
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		s[i] = h[i];
-	rounds(s, w, 0);
-	rounds(s, w, 16);
-	rounds(s, w, 32);
-	rounds(s, w, 48);
-#pragma unroll
-	for (int i = 0; i < 8; i++)
-		h[i] += s[i];
-}
-
-/* The same in a quarter of the code. */
-__device__ static __forceinline__ void compress_small(u32 h[8], u32 w[BLOCK_WORDS])
-{
-	u32 s[8];
-
-#pragma unroll
-	for (int i = 0; i < 8; i++)
-		s[i] = h[i];
-	rounds(s, w, 0);
 #pragma unroll 1
-	for (int first = 16; first < 64; first += 16)
+	for (int first = 0; first < 64; first += BLOCK_WORDS) {
+		if (first)
+			schedule(w);
 		rounds(s, w, first);
+	}
 #pragma unroll
 	for (int i = 0; i < 8; i++)
 		h[i] += s[i];
@@ -192,7 +183,7 @@ KERNEL(64) brumate_digest_chunks(const u32 *leaves, u64 n, u32 chunk_leaves, con
 			       : j == end - 1	? words * 32
 						: 0;
 		}
-		compress_small(h, w);
+		compress(h, w);
 	}
 #pragma unroll
 	for (int i = 0; i < 8; i++)
