@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * The digest kernels, from the source that the GPU's are made of, a thread after the other. Where the CPU
+ * The digest kernel, from the source that the GPU's are made of, a thread after the other. Where the CPU
  * can, leaves are digested many at a time by what brumate has for host memory: they would be a quarter of
  * all that the tests compute. That the source computes the same is for its unit test.
  */
@@ -52,31 +52,22 @@ static uint64_t digest_lanes(const uint4 *data, uint64_t n, uint4 *leaves, u32 *
 	return whole;
 }
 
-CUresult kernel_digest_leaves(CUcontext ctx, const uint64_t *params)
+CUresult kernel_digest(CUcontext ctx, const uint64_t *params)
 {
-	uint64_t n = params[1], chunks = (n + LEAVES - 1) / LEAVES;
-	const uint4 *data = kernel_reach(ctx, params[0], n, LEAF_BYTES);
-	uint4 *leaves = kernel_reach(ctx, params[2], n * 2, sizeof(uint4));
-	u32 *nonzero = kernel_reach(ctx, params[3], chunks, sizeof(u32));
+	const uint64_t n = params[1];
+	const u32 words = (u32)params[2], prefix_words = (u32)params[4];
+	const u32 *data = kernel_reach(ctx, params[0], n * words / 4, sizeof(uint4));
+	const u32 *prefix = kernel_reach(ctx, params[3], prefix_words, sizeof(u32));
+	uint4 *digests = kernel_reach(ctx, params[5], n * 2, sizeof(uint4));
+	u32 *nonzero = kernel_reach(ctx, params[6], (n + LEAVES - 1) / LEAVES, sizeof(u32));
 
-	if (!data || !leaves || !nonzero || n > UINT32_MAX)
+	if (!data || (prefix_words && !prefix) || !digests || (params[6] && !nonzero) ||
+	    n > UINT32_MAX)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
-	for (block_index.x = (u32)digest_lanes(data, n, leaves, nonzero); block_index.x < n;
-	     block_index.x++)
-		brumate_digest_leaves(data, n, leaves, nonzero);
-	return CUDA_SUCCESS;
-}
-
-CUresult kernel_digest_chunks(CUcontext ctx, const uint64_t *params)
-{
-	uint64_t n = params[1], chunk_leaves = params[2];
-	const u32 *leaves = kernel_reach(ctx, params[0], n * chunk_leaves * 8, sizeof(u32));
-	const u32 *prefix = kernel_reach(ctx, params[3], PREFIX_WORDS, sizeof(u32));
-	u32 *chunks = kernel_reach(ctx, params[4], n * 8, sizeof(u32));
-
-	if (!leaves || !prefix || !chunks || n > UINT32_MAX)
-		return CUDA_ERROR_ILLEGAL_ADDRESS;
-	for (block_index.x = 0; block_index.x < n; block_index.x++)
-		brumate_digest_chunks(leaves, n, (u32)chunk_leaves, prefix, chunks);
+	block_index.x = nonzero && words == LEAF_BYTES / sizeof(u32)
+				? (u32)digest_lanes((const uint4 *)data, n, digests, nonzero)
+				: 0;
+	for (; block_index.x < n; block_index.x++)
+		brumate_digest(data, n, words, prefix, prefix_words, digests, nonzero);
 	return CUDA_SUCCESS;
 }

@@ -163,8 +163,7 @@ static const struct kernel kernels[] = {
 	{ "brumate_spin_ns", 1, { 8 }, spin_ns },	  /* ns */
 	{ "brumate_store_u32", 2, { 8, 4 }, store_u32 },  /* p, value */
 	{ "brumate_await_u32", 2, { 8, 4 }, await_u32 },  /* p, value */
-	{ "brumate_digest_leaves", 4, { 8, 8, 8, 8 }, kernel_digest_leaves },
-	{ "brumate_digest_chunks", 5, { 8, 8, 4, 8, 8 }, kernel_digest_chunks },
+	{ "brumate_digest", 7, { 8, 8, 4, 8, 4, 8, 8 }, kernel_digest },
 };
 
 const struct kernel *kernel_find(const char *name, size_t len)

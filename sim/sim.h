@@ -315,8 +315,7 @@ struct CUfunc_st {
 const struct kernel *kernel_find(const char *name, size_t len);
 /* The memory at @ptr, or NULL when the context may not touch all @n elements of @bytes. */
 void *kernel_reach(CUcontext ctx, uint64_t ptr, uint64_t n, size_t bytes);
-CUresult kernel_digest_leaves(CUcontext ctx, const uint64_t *params);
-CUresult kernel_digest_chunks(CUcontext ctx, const uint64_t *params);
+CUresult kernel_digest(CUcontext ctx, const uint64_t *params);
 CUresult launch_prepare(CUfunction fn, void **params, void **extra, struct stream_op *ret);
 void module_free(CUmodule module);
 

@@ -414,6 +414,8 @@ static int lane_wait(struct dev_lane *lane, uint64_t ticket, struct brumate_erro
 enum {
 	LEAF_THREADS = 128,
 	CHUNK_THREADS = 64,
+	LEAF_WORDS = CHUNK_LEAF_BYTES / 4,
+	DIGEST_WORDS = DIGEST_BYTES / 4,
 	PREFIX_BYTES = 24, /* in front of the leaf digests: docs/image-format.md */
 };
 
@@ -426,7 +428,7 @@ struct results {
 
 struct dev_digester {
 	struct dev_memory *memory;
-	CUfunction leaves_fn, chunks_fn;
+	CUfunction digest_fn;
 	CUstream stream;
 	CUevent done;
 	CUdeviceptr leaves;
@@ -445,9 +447,7 @@ static int load_kernels(struct dev_digester *d, struct brumate_error *err)
 		r = TRY(m, cuModuleLoadData, &m->digests, cuda_digest_ptx);
 	pthread_mutex_unlock(&loading);
 	if (r == 0)
-		r = TRY(m, cuModuleGetFunction, &d->leaves_fn, m->digests, "brumate_digest_leaves");
-	if (r == 0)
-		r = TRY(m, cuModuleGetFunction, &d->chunks_fn, m->digests, "brumate_digest_chunks");
+		r = TRY(m, cuModuleGetFunction, &d->digest_fn, m->digests, "brumate_digest");
 	return r;
 }
 
@@ -512,11 +512,11 @@ static int digester_open(struct dev_memory *m, uint64_t bytes_max, struct dev_di
 	return r;
 }
 
-static int launch(struct dev_digester *d, CUfunction fn, uint64_t n, unsigned threads,
-		  void **params, struct brumate_error *err)
+static int launch(struct dev_digester *d, uint64_t n, unsigned threads, void **params,
+		  struct brumate_error *err)
 {
-	return TRY(d->memory, cuLaunchKernel, fn, (unsigned)((n + threads - 1) / threads), 1, 1,
-		   threads, 1, 1, 0, d->stream, params, NULL);
+	return TRY(d->memory, cuLaunchKernel, d->digest_fn, (unsigned)((n + threads - 1) / threads),
+		   1, 1, threads, 1, 1, 0, d->stream, params, NULL);
 }
 
 /* Launches the kernels for @n chunks of @len_bytes each, from @first on. */
@@ -525,23 +525,26 @@ static int launch_chunks(struct dev_digester *d, size_t first, uint64_t n, uint6
 {
 	CUdeviceptr leaves = d->leaves + first * CHUNK_LEAVES_MAX * sizeof(struct digest);
 	CUdeviceptr prefix_at = (uintptr_t)prefix, to = (uintptr_t)&d->results->digests[first];
-	uint32_t n_leaves = (uint32_t)chunk_leaves(len_bytes);
-	void *params[] = { &leaves, &n, &n_leaves, &prefix_at, &to };
+	CUdeviceptr nonzero = 0;
+	uint32_t words = (uint32_t)chunk_leaves(len_bytes) * DIGEST_WORDS,
+		 prefix_words = PREFIX_BYTES / 4;
+	void *params[] = { &leaves, &n, &words, &prefix_at, &prefix_words, &to, &nonzero };
 
 	memset(prefix, 0, PREFIX_BYTES);
 	memcpy(prefix, "brumate-chunk-1", sizeof("brumate-chunk-1"));
 	for (int i = 0; i < 8; i++)
 		prefix[16 + i] = (char)(len_bytes >> 8 * i);
-	return launch(d, d->chunks_fn, n, CHUNK_THREADS, params, err);
+	return launch(d, n, CHUNK_THREADS, params, err);
 }
 
 static int digest_chunks(struct dev_digester *d, uint64_t at, uint64_t bytes,
-			struct brumate_error *err)
+			 struct brumate_error *err)
 {
 	uint64_t whole = bytes / CHUNK_BYTES_MAX, rest = bytes % CHUNK_BYTES_MAX;
 	uint64_t n_leaves = bytes / CHUNK_LEAF_BYTES;
-	CUdeviceptr nonzero = (uintptr_t)d->nonzero;
-	void *params[] = { &at, &n_leaves, &d->leaves, &nonzero };
+	CUdeviceptr prefix = 0, nonzero = (uintptr_t)d->nonzero;
+	uint32_t words = LEAF_WORDS, prefix_words = 0;
+	void *params[] = { &at, &n_leaves, &words, &prefix, &prefix_words, &d->leaves, &nonzero };
 	int r = enter(d->memory, err);
 
 	if (r < 0)
@@ -551,7 +554,7 @@ static int digest_chunks(struct dev_digester *d, uint64_t at, uint64_t bytes,
 				    (unsigned long long)bytes);
 	d->n = (size_t)(whole + !!rest);
 	memset(d->nonzero, 0, d->n * sizeof(*d->nonzero));
-	r = launch(d, d->leaves_fn, n_leaves, LEAF_THREADS, params, err);
+	r = launch(d, n_leaves, LEAF_THREADS, params, err);
 	if (r == 0 && whole)
 		r = launch_chunks(d, 0, whole, CHUNK_BYTES_MAX, d->results->prefixes[0], err);
 	if (r == 0 && rest)

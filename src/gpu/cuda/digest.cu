@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * Digests of memory on the GPU, equal to chunk_digest() of base/chunk.h: SHA-256 (FIPS 180-4) of each
- * leaf of 4096 bytes, a thread a leaf, then of each chunk's leaf digests, a thread a chunk. A chunk
+ * leaf of 4096 bytes, a thread a leaf, then of each chunk's leaf digests, a thread a chunk, by the same kernel. A chunk
  * that holds nothing but zeros is told too, since it is not stored. digest.ptx is made from this file
  * by tools/make-digest-ptx and committed, so that no vendor compiler is needed to build.
  */
@@ -16,8 +16,6 @@ enum {
 	LEAF_BYTES = 4096,
 	LEAVES = (2 << 20) / LEAF_BYTES, /* of a chunk */
 	BLOCK_WORDS = 16,
-	BLOCK_BYTES = 64,
-	PREFIX_WORDS = 6,
 };
 #define PAD 0x80000000u
 
@@ -101,91 +99,55 @@ __device__ static __forceinline__ u32 swap(u32 x)
 	return __byte_perm(x, 0, 0x0123);
 }
 
-/* Block @block of a leaf, as words; past the last, what pads a message of LEAF_BYTES. */
-__device__ static __forceinline__ void take_block(u32 w[BLOCK_WORDS], const uint4 *p, int block)
-{
-	if (block == LEAF_BYTES / BLOCK_BYTES) {
-#pragma unroll
-		for (int i = 1; i < BLOCK_WORDS; i++)
-			w[i] = 0;
-		w[0] = PAD;
-		w[15] = LEAF_BYTES * 8;
-		return;
-	}
-#pragma unroll
-	for (int i = 0; i < 4; i++) {
-		uint4 v = p[4 * block + i];
-
-		w[4 * i] = swap(v.x);
-		w[4 * i + 1] = swap(v.y);
-		w[4 * i + 2] = swap(v.z);
-		w[4 * i + 3] = swap(v.w);
-	}
-}
-
 /**
- * Digests @n whole leaves that start at @data (16-byte aligned): 8 words each to @leaves, in the byte
- * order of the digest. @nonzero, one word a chunk of LEAVES leaves, is set where a leaf holds any bit.
+ * Digests @n messages of @words words each, side by side from @data (16-byte aligned) on, with @prefix in front of each: 8
+ * words each to @digests (likewise), in the byte order of the digest. Of leaves, which have no prefix and are whole blocks,
+ * @nonzero, one word a chunk of LEAVES leaves, is set where a leaf holds any bit; NULL: not asked for.
  */
-KERNEL(128) brumate_digest_leaves(const uint4 *data, u64 n, uint4 *leaves, u32 *nonzero)
+KERNEL(128)
+brumate_digest(const u32 *data, u64 n, u32 words, const u32 *prefix, u32 prefix_words, uint4 *digests, u32 *nonzero)
 {
-	u64 leaf = blockIdx.x * (u64)blockDim.x + threadIdx.x;
-	u32 h[8], any = 0;
-
-	if (leaf >= n)
-		return;
-	const uint4 *p = data + leaf * (LEAF_BYTES / sizeof(uint4));
-	begin(h);
-#pragma unroll 1
-	for (int block = 0; block <= LEAF_BYTES / BLOCK_BYTES; block++) {
-		u32 w[BLOCK_WORDS];
-
-		take_block(w, p, block);
-		if (block < LEAF_BYTES / BLOCK_BYTES) {
-#pragma unroll
-			for (int i = 0; i < BLOCK_WORDS; i++)
-				any |= w[i];
-		}
-		compress(h, w);
-	}
-	leaves[2 * leaf] = make_uint4(swap(h[0]), swap(h[1]), swap(h[2]), swap(h[3]));
-	leaves[2 * leaf + 1] = make_uint4(swap(h[4]), swap(h[5]), swap(h[6]), swap(h[7]));
-	if (any)
-		nonzero[leaf / LEAVES] = 1;
-}
-
-/**
- * Digests of @n chunks of @chunk_leaves whole leaves each, 8 words each to @chunks. @prefix: the
- * PREFIX_WORDS words that go before the leaf digests, in the byte order of memory.
- */
-KERNEL(64) brumate_digest_chunks(const u32 *leaves, u64 n, u32 chunk_leaves, const u32 *prefix, u32 *chunks)
-{
-	u64 chunk = blockIdx.x * (u64)blockDim.x + threadIdx.x;
-	u32 words = PREFIX_WORDS + 8 * chunk_leaves, h[8];
+	u64 message = blockIdx.x * (u64)blockDim.x + threadIdx.x;
+	u32 all = prefix_words + words, h[8], any = 0;
 	/* The message, a word of padding and two of its length, in whole blocks. */
-	u32 end = (words + 3 + BLOCK_WORDS - 1) / BLOCK_WORDS * BLOCK_WORDS;
+	u32 end = (all + 3 + BLOCK_WORDS - 1) / BLOCK_WORDS * BLOCK_WORDS;
 
-	if (chunk >= n)
+	if (message >= n)
 		return;
-	const u32 *p = leaves + chunk * 8 * (u64)chunk_leaves;
+	const u32 *p = data + message * words;
 	begin(h);
 #pragma unroll 1
 	for (u32 first = 0; first < end; first += BLOCK_WORDS) {
 		u32 w[BLOCK_WORDS];
 
+		if (!prefix_words && first < words) {
 #pragma unroll
-		for (u32 i = 0; i < BLOCK_WORDS; i++) {
-			u32 j = first + i;
+			for (int i = 0; i < 4; i++) {
+				uint4 v = ((const uint4 *)(p + first))[i];
 
-			w[i] = j < PREFIX_WORDS ? swap(prefix[j])
-			       : j < words	? swap(p[j - PREFIX_WORDS])
-			       : j == words	? PAD
-			       : j == end - 1	? words * 32
-						: 0;
+				w[4 * i] = swap(v.x);
+				w[4 * i + 1] = swap(v.y);
+				w[4 * i + 2] = swap(v.z);
+				w[4 * i + 3] = swap(v.w);
+				any |= v.x | v.y | v.z | v.w;
+			}
+		} else {
+#pragma unroll
+			for (u32 i = 0; i < BLOCK_WORDS; i++) {
+				u32 j = first + i;
+				const u32 *from = j < prefix_words ? prefix + j : p + (j - prefix_words);
+
+				/* Without a branch, so that the loads do not wait for each other. */
+				u32 word = swap(*(j < all ? from : p));
+				w[i] = j < all ? word : j == all ? PAD : 0;
+			}
+			if (first + BLOCK_WORDS == end)
+				w[BLOCK_WORDS - 1] = all * 32;
 		}
 		compress(h, w);
 	}
-#pragma unroll
-	for (int i = 0; i < 8; i++)
-		chunks[chunk * 8 + i] = swap(h[i]);
+	digests[2 * message] = make_uint4(swap(h[0]), swap(h[1]), swap(h[2]), swap(h[3]));
+	digests[2 * message + 1] = make_uint4(swap(h[4]), swap(h[5]), swap(h[6]), swap(h[7]));
+	if (nonzero && any)
+		nonzero[message / LEAVES] = 1;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * The kernels of digest.cu, run on the CPU a thread after the other, against chunk_digest(): that they
- * compute the right thing does not take a GPU to see. That digest.ptx is made of them does.
+ * The kernel of digest.cu, run on the CPU a thread after the other, against chunk_digest(): that it
+ * computes the right thing does not take a GPU to see. That digest.ptx is made of it does.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +39,8 @@ static uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector)
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
 #include "gpu/cuda/digest.cu"
 
+enum { PREFIX_WORDS = 6 };
+
 /* What the broker makes the second kernel's prefix of. */
 static void make_prefix(uint32_t ret[PREFIX_WORDS], uint64_t len_bytes)
 {
@@ -57,10 +59,12 @@ static void compare(const uint8_t *chunks, size_t n, size_t chunk_bytes)
 
 	CHECK(leaves && have);
 	for (blockIdx.x = 0; blockIdx.x < n * n_leaves; blockIdx.x++)
-		brumate_digest_leaves((const uint4 *)chunks, n * n_leaves, leaves, nonzero);
+		brumate_digest((const u32 *)chunks, n * n_leaves, LEAF_BYTES / 4, NULL, 0, leaves,
+			       nonzero);
 	make_prefix(prefix, chunk_bytes);
 	for (blockIdx.x = 0; blockIdx.x < n; blockIdx.x++)
-		brumate_digest_chunks((const u32 *)leaves, n, n_leaves, prefix, (u32 *)have);
+		brumate_digest((const u32 *)leaves, n, n_leaves * 8, prefix, PREFIX_WORDS,
+			       (uint4 *)have, NULL);
 	for (size_t i = 0; i < n; i++) {
 		CHECK(chunk_digest(&want, chunks + i * chunk_bytes, chunk_bytes) == 0);
 		CHECK(!memcmp(&want, &have[i], sizeof(want)));
