@@ -100,7 +100,7 @@ def all_that_a_job_holds(bed):
     expect(not v6 or any(s["protocol"] == "udp" and s["address"].startswith("[::1]:") for s in told["sockets"]), "UDP")
 
     page = bed.ok(*INSPECT, "holder").out  # a job means its latest checkpoint
-    for word in ("Becomes", "Runs", "Opens", "Binds and connects", "Maps", os.path.join(place, "append"), exe, server):
+    for word in ("Becomes", "Runs", "Opens and maps", "Binds and connects", os.path.join(place, "append"), exe, server):
         expect(word in page, f"the page lacks {word}: {page}")
     expect(sorted(os.listdir(place)) == before, "something was made")
     expect(told["log"] == log.path and told["uid"] == 0, f"{told['log']} {told['uid']}")
