@@ -414,7 +414,7 @@ static int look_at_places(struct places *all, json_t *parameters, struct brumate
 	return r;
 }
 
-static int refuse_user(struct brumate_error *err)
+int users_refuse(struct brumate_error *err)
 {
 	if (getuid() == 0)
 		return 0;
@@ -427,7 +427,7 @@ static int refuse_user(struct brumate_error *err)
 static int list_places(struct places *all, json_t *parameters, struct brumate_error *err)
 {
 	auto_json json_t *own = NULL;
-	int r = refuse_user(err);
+	int r = users_refuse(err);
 
 	if (r == 0)
 		r = client_ask("List", parameters, &own, err);

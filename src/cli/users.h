@@ -11,6 +11,9 @@
 
 #include "cli/command.h"
 
+/** Refuses what asks for the jobs of all users, unless root does. 0 or -EPERM. */
+int users_refuse(struct brumate_error *err);
+
 /**
  * users_list() - the jobs of all users
  * @parameters: of List, borrowed

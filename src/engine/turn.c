@@ -186,6 +186,26 @@ bool turn_is_first(const struct room_turn *turn)
 	return first;
 }
 
+uint64_t turn_since_ns(const char *job_id)
+{
+	auto_free char *dir_path = turns_dir();
+	auto_closedir DIR *dir = dir_path ? dir_open(AT_FDCWD, dir_path) : NULL;
+	char gpus[GPUS_BYTES_MAX];
+	struct dirent *entry;
+
+	while (dir && dir_next(dir, &entry) > 0) {
+		const char *id = strrchr(entry->d_name, '_');
+		uint64_t since_ns;
+		long priority;
+
+		if (id && !strcmp(id + 1, job_id) &&
+		    parse_name(entry->d_name, &priority, &since_ns) &&
+		    is_held(dirfd(dir), entry->d_name, 0, gpus, sizeof(gpus)))
+			return since_ns;
+	}
+	return 0;
+}
+
 void turn_end(struct room_turn *turn)
 {
 	if (turn->path)

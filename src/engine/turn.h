@@ -7,6 +7,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "job/job.h"
 
@@ -25,6 +26,8 @@ int turn_take_first(struct room_turn *turn, const struct job *job);
 long turn_priority(const struct room_turn *turn, long otherwise);
 /** Whether no other holder is before us that wants one of these GPUs and has asked this within 30 s. Ask every second or so. */
 bool turn_is_first(const struct room_turn *turn);
+/** Since when @job_id holds a turn, by clock_now_ns(); 0: it holds none. */
+uint64_t turn_since_ns(const char *job_id);
 /** Accepts TURN_NONE. */
 void turn_end(struct room_turn *turn);
 

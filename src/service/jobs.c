@@ -23,6 +23,7 @@
 #include "base/paths.h"
 #include "client/shim.h"
 #include "gpu/vendor.h"
+#include "job/counts.h"
 #include "job/labels.h"
 #include "process/reaper.h"
 #include "wire/agent.h"
@@ -399,9 +400,10 @@ int service_run(const struct service_call *call, json_t *parameters, json_t **re
 enum { RECENT_MS = 3600 * 1000 };
 
 struct listing {
+	const struct service_call *call;
 	json_t *jobs;
 	struct observation seen;
-	bool recent;
+	bool recent, counts;
 	json_int_t n_folded;
 	bool failed;
 };
@@ -412,6 +414,28 @@ static bool ended_long_ago(const struct job *j)
 	uint64_t ended_ms;
 
 	return job_ended_ms(&ended_ms, j) && ended_ms + RECENT_MS < clock_wall_ns() / NS_PER_MS;
+}
+
+/* What a suspended or saved job needs again stands in its record. Others are asked. NULL: not known. */
+static json_t *device_memory(const struct service_call *call, const struct job *j)
+{
+	auto_json json_t *asked = NULL;
+	json_int_t bytes = 0;
+	json_t *process;
+	size_t i;
+
+	for (i = 0; i < j->n_gpus; i++)
+		bytes += (json_int_t)j->gpus[i].bytes;
+	if (j->state == JOB_SUSPENDED || j->state == JOB_CHECKPOINTED)
+		return json_integer(bytes);
+	if (j->state != JOB_RUNNING || j->data_path != JOB_DATA_BROKER ||
+	    shim_relay(call, j, "Memory", NULL, &asked, NULL) < 0)
+		return NULL;
+	bytes = 0;
+	json_array_foreach (json_object_get(asked, "processes"), i, process)
+		bytes += json_integer_value(json_object_get(process, "data_bytes")) +
+			 json_integer_value(json_object_get(process, "driver_bytes"));
+	return json_integer(bytes);
 }
 
 static void list_job(void *arg, const struct job *j, const char *id,
@@ -434,6 +458,13 @@ static void list_job(void *arg, const struct job *j, const char *id,
 			      "", "simulated", 0, "by_pid", 0, "pid_namespace", 0, "data_path",
 			      "driver", "parked", 0, "kept_bytes", 0, "message", why->text,
 			      "labels");
+	if (o && j && l->counts) {
+		json_t *memory = device_memory(l->call, j);
+
+		json_object_set_new(o, "counts", job_counts(&j->target));
+		if (memory)
+			json_object_set_new(o, "device_memory_bytes", memory);
+	}
 	if (json_array_append_new(l->jobs, o) < 0)
 		l->failed = true;
 }
@@ -442,9 +473,11 @@ int service_list(const struct service_call *call, json_t *parameters, json_t **r
 		 struct brumate_error *err)
 {
 	auto_json json_t *jobs = json_array();
-	struct listing l = { .jobs = jobs };
+	struct listing l = { .call = call, .jobs = jobs };
 	int r = wire_get_bool(parameters, "recent", &l.recent, err);
 
+	if (r == 0)
+		r = wire_get_bool(parameters, "counts", &l.counts, err);
 	if (r == 0)
 		r = job_list(list_job, &l, err);
 	if (r == 0)

@@ -16,6 +16,7 @@
 #include "base/machine.h"
 #include "client/broker.h"
 #include "engine/neighbours.h"
+#include "engine/turn.h"
 #include "job/counts.h"
 #include "process/reaper.h"
 #include "process/scan.h"
@@ -182,6 +183,17 @@ static json_t *describe_idle(const struct job *j)
 	return ms == UINT64_MAX ? json_null() : json_integer((json_int_t)ms);
 }
 
+/* For how long it has waited for device memory that others have. */
+static json_t *describe_wait(const struct job *j)
+{
+	const uint64_t since_ns = job_has_ended(j) ? 0 : turn_since_ns(j->id),
+		       now_ns = clock_now_ns();
+
+	return since_ns ? json_integer((json_int_t)(now_ns > since_ns ? now_ns - since_ns : 0) /
+				       (json_int_t)NS_PER_MS)
+			: json_null();
+}
+
 int observe_job(struct observation *l, json_t *o, const struct job *j)
 {
 	const struct members_seen seen = see_members(l, o, j);
@@ -198,6 +210,7 @@ int observe_job(struct observation *l, json_t *o, const struct job *j)
 	    json_object_set_new(o, "copy_bytes", json_integer((json_int_t)copy)) < 0 ||
 	    json_object_set_new(o, "frozen", frozen ? wire_string(frozen) : json_null()) < 0 ||
 	    json_object_set_new(o, "idle_ms", describe_idle(j)) < 0 ||
+	    json_object_set_new(o, "waits_ms", describe_wait(j)) < 0 ||
 	    json_object_set_new(o, "last_checkpoint", last_checkpoint(j)) < 0)
 		return -ENOMEM;
 	return 0;

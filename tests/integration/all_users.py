@@ -5,6 +5,7 @@ user puts in root's way harms nobody else."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -63,6 +64,29 @@ def root_sees_the_jobs_of_users(bed):
     expect("brumate ps" in refused.err, refused.why())
     bed.refused(EXIT_PERMISSION, "--all-users is for root", "suspend", "--all-users")
     log.goes_on()
+
+
+@case
+@as_user
+def metrics_of_the_jobs_of_users(bed):
+    """With whose they are, and with what operations have come to."""
+    needs_root()
+    job, _ = bed.counter(name="secretive", mib=16)
+    bed.ok("suspend", job)
+    of_job = rf'job="{job}",user="{bed.uid}"'
+    told = ok(as_root(bed, "metrics", "--all-users")).out
+    for sample in (rf'brumate_job_state{{{of_job},name="secretive",state="suspended"}} 1',
+                   rf'brumate_job_operations_total{{{of_job},name="secretive",operation="suspend",result="done"}} 1'):
+        expect(sample in told.splitlines(), f"{sample} is not in {told}")
+    found = re.search(rf'^brumate_job_device_memory_bytes{{{of_job},.*}} (\d+)$', told, re.M)
+    expect(found and int(found[1]) >= 16 << 20, told)
+    expect(job not in ok(as_root(bed, "metrics")).out, "root's own have others'")
+    path = os.path.join(bed.dir, "of-root", "brumate.prom")
+    ok(as_root(bed, "metrics", "--all-users", "--textfile", path))
+    expect(f'{of_job}' in read_text(path) and "secretive" not in read_text(path), read_text(path))
+    bed.refused(EXIT_PERMISSION, "--all-users is for root", "metrics", "--all-users")
+    bed.refused(EXIT_PERMISSION, "--all-users is for root", "metrics", "--all-users", "--listen", "127.0.0.1:0")
+    bed.ok("resume", job)
 
 
 @case

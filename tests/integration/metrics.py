@@ -136,6 +136,40 @@ class Server:
 
 
 @case
+def totals_of_host_memory(bed):
+    """Of all jobs, for who wants to know whether one more can be suspended; brokers that do not run have nothing ready."""
+    jobs = [bed.counter(name=name, mib=32)[0] for name in ("one", "two")]
+    samples = parse(bed.ok("metrics").out)
+    expect([value(samples, f"brumate_host_{what}") for what in ("copies", "copies_bytes", "prepared_bytes")] == [0, 0, 0], f"{samples}")
+    bed.ok("suspend", *jobs)
+    samples = parse(bed.ok("metrics").out)
+    copies = [value(samples, "brumate_job_host_copy_bytes", job=job) for job in jobs]
+    expect(value(samples, "brumate_host_copies") == 2 and min(copies) > 0, f"{samples}")
+    expect(value(samples, "brumate_host_copies_bytes") == sum(copies), f"{copies}: {samples}")
+    expect(value(samples, "brumate_host_prepared_bytes") == bed.doctor()["facts"]["prepared_bytes"], f"{samples}")
+    bed.ok("resume", *jobs)
+
+
+@case
+def one_that_waits_for_a_gpu(bed):
+    bed.own["BRUMATE_SIM_VRAM_MIB"] = "256"
+    first, log = bed.counter(name="first", mib=128)
+    bed.ok("suspend", first)
+    second, _ = bed.counter(name="second", mib=128)
+
+    def waited(job):
+        return value(parse(bed.ok("metrics").out), "brumate_job_waiting_seconds", job=job)
+    with subprocess.Popen([bed.brumate, "resume", "--wait", "5m", first], env=bed.command_env(), stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as command:
+        wait_until(lambda: waited(first) > 0, "the job to wait", 60)
+        expect(waited(second) == 0 and bed.job(first)["waits_ms"] > 0 and bed.job(second)["waits_ms"] is None, f"{bed.job(first)}")
+        bed.ok("suspend", second)
+        expect(command.wait(60) == 0, f"resume ends with {command.returncode}")
+    expect(waited(first) == 0, "it waits on")
+    log.goes_on()
+
+
+@case
 def requests(bed):
     job, _ = bed.counter(name="secretive")
     get = b"GET /metrics?x HTTP/1.1\r\nHost: here\r\n\r\n"

@@ -26,6 +26,7 @@ static const struct option_spec metrics_options[] = {
 	      "write to FILE, for node_exporter"),
 	VALUE(OPT_LISTEN, "listen", 0, "ADDRESS:PORT", COMPLETES_NOTHING,
 	      "answer HTTP requests there, until a signal comes"),
+	ALL_USERS("jobs"),
 	FLAG(OPT_NAMES, "names", 0, "include the names of jobs, even if others can read them"),
 	END,
 };

@@ -41,6 +41,10 @@ static void print_job_sample(const struct metrics *m, json_t *job, const struct 
 {
 	fprintf(f, "%s{job=", s->name);
 	print_value(f, text_of(job, "id"));
+	if (json_object_get(job, "user")) { /* of all users' */
+		fputs(",user=", f);
+		print_value(f, text_of(job, "user"));
+	}
 	if (m->names) {
 		fputs(",name=", f);
 		print_value(f, text_of(job, "name"));
@@ -75,6 +79,12 @@ static bool stamp(json_t *job, const char *key, double *ret)
 	if (clock_parse_stamp(&ms, text_of(job, key)) < 0)
 		return false;
 	*ret = (double)ms / 1000;
+	return true;
+}
+
+static bool seconds(json_t *job, const char *key, double *ret)
+{
+	*ret = json_number_value(json_object_get(job, key)) / 1000;
 	return true;
 }
 
@@ -127,6 +137,9 @@ static const struct {
 	  "device_memory_bytes", number },
 	{ "brumate_job_host_copy_bytes",
 	  "Host memory that holds copies of the job's device memory.", "copy_bytes", number },
+	{ "brumate_job_waiting_seconds",
+	  "For how long the job has waited for device memory that others have; 0: it does not.",
+	  "waits_ms", seconds },
 	{ "brumate_job_created_timestamp_seconds", "When the record of the job was made.",
 	  "created", stamp },
 	{ "brumate_job_last_operation_failed", "Whether the last operation on the job failed.",
@@ -178,6 +191,27 @@ static void print_states(const struct metrics *m, FILE *f)
 		print_job_sample(
 			m, job,
 			&(struct sample){ name, "state", text_of(job, "state"), NULL, NULL }, 1, f);
+}
+
+/* What an administrator asks first: whether one more job can be suspended. */
+static void print_host_memory(const struct metrics *m, FILE *f)
+{
+	size_t i, n = 0;
+	uint64_t bytes = 0;
+	json_t *job;
+
+	json_array_foreach (m->jobs, i, job) {
+		n += bytes_of(job, "copy_bytes") > 0;
+		bytes += bytes_of(job, "copy_bytes");
+	}
+	begin_family(f, "brumate_host_copies", "gauge",
+		     "Jobs of whose device memory there is a copy in host memory.");
+	fprintf(f, "brumate_host_copies %zu\n", n);
+	begin_family(f, "brumate_host_copies_bytes", "gauge", "What those copies take.");
+	fprintf(f, "brumate_host_copies_bytes %llu\n", (unsigned long long)bytes);
+	begin_family(f, "brumate_host_prepared_bytes", "gauge",
+		     "Host memory that brokers have ready for the next copies.");
+	fprintf(f, "brumate_host_prepared_bytes %llu\n", (unsigned long long)m->prepared_bytes);
 }
 
 /* ---- operations ---- */
@@ -338,6 +372,7 @@ void metrics_print(const struct metrics *m, FILE *f)
 	if (m->jobs) {
 		print_states(m, f);
 		print_job_gauges(m, f);
+		print_host_memory(m, f);
 		print_operations(m, f);
 	}
 	print_checkpoints(m, f);

@@ -10,6 +10,7 @@
 #include "cli/output.h"
 #include "edges/watch/screen.h"
 #include "edges/watch/options.h"
+#include "edges/watch/seen.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -23,13 +24,11 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/fd.h"
-#include "client/broker.h"
 #include "service/access.h"
 
 enum {
 	REFRESH_MS = 1000,
 	LEAST_MS = 200, /* between two pictures */
-	PATIENCE_MS = 1000,
 	DISKSTATS_BYTES_MAX = 1 << 20,
 	SECTOR_BYTES = 512, /* of /proc/diskstats, regardless of the disk's own */
 };
@@ -60,18 +59,6 @@ static void seen_fini(struct seen *s)
 }
 
 /* ---- looking ---- */
-
-static struct broker_info *look_at_broker(bool simulated)
-{
-	auto_(broker_client_close) struct broker_client b = BROKER_CLIENT_EMPTY;
-	auto_free struct broker_info *info = calloc(1, sizeof(*info));
-	const struct gpu_kind kind = gpu_kind_here(simulated);
-
-	if (!info || broker_client_find(&b, &kind, PATIENCE_MS, NULL) < 0 ||
-	    broker_client_info(&b, info, NULL) < 0)
-		return NULL;
-	return take_ptr(&info);
-}
 
 /* What the kernel counts of the block device with the file system of the store; others have none of their own. */
 static void look_at_disk(struct seen *s, const char *store)
@@ -108,7 +95,7 @@ static void look(struct top *t)
 	if (client_ask("List", NULL, &reply, &t->why) == 0)
 		t->now.jobs = json_incref(json_object_get(reply, "jobs"));
 	for (int i = 0; i < KINDS; i++)
-		t->now.brokers[i] = look_at_broker(i == SIMULATED);
+		t->now.brokers[i] = broker_seen(i == SIMULATED);
 	look_at_disk(&t->now, t->store);
 }
 

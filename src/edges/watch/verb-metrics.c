@@ -5,9 +5,11 @@
  */
 #include "cli/client.h"
 #include "cli/command.h"
-#include "edges/watch/metrics.h"
 #include "cli/output.h"
+#include "cli/users.h"
+#include "edges/watch/metrics.h"
 #include "edges/watch/options.h"
+#include "edges/watch/seen.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +26,6 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "job/counts.h"
-#include "job/job.h"
 #include "service/access.h"
 #include "wire/wire.h"
 
@@ -37,43 +38,17 @@ enum {
 
 /* ---- looking ---- */
 
-/* What a suspended or saved job needs again stands in its record. Others are asked. */
-static json_t *device_memory(const struct job *j)
+/* What brokers that run have ready for the next copies. */
+static uint64_t prepared_bytes(void)
 {
-	auto_json json_t *reply = NULL;
-	json_int_t bytes = 0;
-	json_t *process;
-	size_t i;
+	uint64_t bytes = 0;
 
-	for (i = 0; i < j->n_gpus; i++)
-		bytes += (json_int_t)j->gpus[i].bytes;
-	if (j->state == JOB_SUSPENDED || j->state == JOB_CHECKPOINTED)
-		return json_integer(bytes);
-	if (j->state != JOB_RUNNING || j->data_path != JOB_DATA_BROKER)
-		return NULL;
-	auto_json json_t *p = json_pack("{s:s,s:s}", "what", j->id, "kind", "job");
-	if (!p || client_ask("Inspect", p, &reply, NULL) < 0)
-		return NULL;
-	json_t *memory = json_object_get(reply, "memory");
-	bytes = 0;
-	json_array_foreach (memory, i, process)
-		bytes += json_integer_value(json_object_get(process, "data_bytes")) +
-			 json_integer_value(json_object_get(process, "driver_bytes"));
-	return memory ? json_integer(bytes) : NULL;
-}
+	for (int simulated = 0; simulated <= 1; simulated++) {
+		auto_free struct broker_info *b = broker_seen(simulated);
 
-/* One whose record cannot be read, or that is gone meanwhile, has no counts. */
-static void add_counts(json_t *job)
-{
-	auto_(job_fini) struct job j = JOB_EMPTY;
-	const char *id = json_string_value(json_object_get(job, "id"));
-
-	if (!id || job_load(&j, id, NULL) < 0)
-		return;
-	json_t *memory = device_memory(&j);
-	if (memory)
-		json_object_set_new(job, "device_memory_bytes", memory);
-	json_object_set_new(job, "counts", job_counts(&j.target));
+		bytes += b ? b->room.free_bytes : 0;
+	}
+	return bytes;
 }
 
 /* The file system of the store, with what users other than root can still write there. */
@@ -88,36 +63,49 @@ static void look_at_store(struct metrics *m)
 	m->store_free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
 }
 
-/* The list @key that @method replies with (owned), NULL where it could not be made. */
-static json_t *ask_list(const char *method, const char *key)
+/* The list @key of a reply (owned), NULL where it could not be made. */
+static json_t *list_of(json_t *reply, const char *key, int result, const struct brumate_error *why)
+{
+	if (result < 0)
+		log_warn("%s could not be looked at: reason=\"%s\"", key, why->text);
+	return result < 0 ? NULL : json_incref(json_object_get(reply, key));
+}
+
+static json_t *jobs_seen(bool all_users)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	auto_json json_t *p = json_pack("{s:b}", "counts", 1), *reply = NULL;
+	int r = all_users ? users_list(&reply, p, &err) : client_ask("List", p, &reply, &err);
+
+	return list_of(reply, "jobs", r, &err);
+}
+
+static json_t *checkpoints_seen(void)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	auto_json json_t *reply = NULL;
+	int r = client_ask("Checkpoints", NULL, &reply, &err);
 
-	if (client_ask(method, NULL, &reply, &err) < 0) {
-		log_warn("%s could not be looked at: reason=\"%s\"", key, err.text);
-		return NULL;
-	}
-	return json_incref(json_object_get(reply, key));
+	return list_of(reply, "checkpoints", r, &err);
 }
 
+struct wanted {
+	bool names, all_users;
+};
+
 /* All of it as text (owned), NULL without memory. */
-static char *collect_metrics(bool names, size_t *ret_bytes)
+static char *collect_metrics(const struct wanted *wanted, size_t *ret_bytes)
 {
-	auto_json json_t *jobs = ask_list("List", "jobs");
-	auto_json json_t *checkpoints = ask_list("Checkpoints", "checkpoints");
+	auto_json json_t *jobs = jobs_seen(wanted->all_users);
+	auto_json json_t *checkpoints = checkpoints_seen();
 	auto_json json_t *pods = pod_counts();
 	char *text = NULL;
-	json_t *job;
-	size_t i;
-
-	json_array_foreach (jobs, i, job)
-		add_counts(job);
 	struct metrics m = { .jobs = jobs,
 			     .checkpoints = checkpoints,
 			     .pods = pods,
-			     .names = names,
-			     .boot_ns = clock_boot_ns() };
+			     .names = wanted->names,
+			     .boot_ns = clock_boot_ns(),
+			     .prepared_bytes = prepared_bytes() };
 
 	look_at_store(&m);
 	FILE *f = open_memstream(&text, ret_bytes);
@@ -137,7 +125,7 @@ struct metrics_server {
 	struct loop loop;
 	struct loop_source connections;
 	int fd;
-	bool names;
+	struct wanted wanted;
 	size_t n;	       /* requests under way */
 	struct scrape *oldest; /* of them */
 };
@@ -212,7 +200,7 @@ static void answer(struct scrape *q)
 	a.status = q->len == REQUEST_BYTES_MAX ? "431 Request Header Fields Too Large"
 					       : check_request(q->head, &a.head);
 	if (!a.status) {
-		a.body = collect_metrics(q->server->names, &a.len);
+		a.body = collect_metrics(&q->server->wanted, &a.len);
 		a.status = a.body ? "200 OK" : "503 Service Unavailable";
 		a.type = "text/plain; version=0.0.4; charset=utf-8";
 	}
@@ -318,10 +306,10 @@ static int listen_at(const char *where, struct brumate_error *err)
 }
 
 /* Until a signal ends the program. */
-static int serve(const char *where, bool names, struct brumate_error *err)
+static int serve(const char *where, const struct wanted *wanted, struct brumate_error *err)
 {
 	auto_close int fd = listen_at(where, err);
-	struct metrics_server s = { .fd = fd, .names = names };
+	struct metrics_server s = { .fd = fd, .wanted = *wanted };
 	int r = fd < 0 ? fd : loop_init(&s.loop);
 
 	if (r < 0)
@@ -335,10 +323,10 @@ static int serve(const char *where, bool names, struct brumate_error *err)
 
 /* ---- the command ---- */
 
-static int write_file(const char *path, bool names, struct brumate_error *err)
+static int write_file(const char *path, const struct wanted *wanted, struct brumate_error *err)
 {
 	size_t len;
-	auto_free char *text = collect_metrics(names, &len);
+	auto_free char *text = collect_metrics(wanted, &len);
 
 	if (!text)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -351,10 +339,10 @@ static int write_file(const char *path, bool names, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
 
-static int print_metrics(struct brumate_error *err)
+static int print_metrics(const struct wanted *wanted, struct brumate_error *err)
 {
 	size_t len;
-	auto_free char *text = collect_metrics(true, &len);
+	auto_free char *text = collect_metrics(wanted, &len);
 
 	if (!text)
 		return brumate_fail(err, ENOMEM, "%m");
@@ -364,14 +352,15 @@ static int print_metrics(struct brumate_error *err)
 
 int verb_metrics(const struct invocation *in, struct brumate_error *err)
 {
-	const char *path = in->values[OPT_TEXTFILE];
-	bool names = in->values[OPT_NAMES];
+	const char *path = in->values[OPT_TEXTFILE], *where = in->values[OPT_LISTEN];
+	const struct wanted wanted = { .names = in->values[OPT_NAMES] || (!path && !where),
+				       .all_users = in->values[OPT_ALL_USERS] };
 
-	if (path && in->values[OPT_LISTEN])
+	if (path && where)
 		return brumate_fail(err, EINVAL, "--textfile and --listen cannot be combined");
+	if (wanted.all_users && users_refuse(err) < 0)
+		return -EPERM;
 	if (path)
-		return write_file(path, names, err);
-	if (in->values[OPT_LISTEN])
-		return serve(in->values[OPT_LISTEN], names, err);
-	return print_metrics(err);
+		return write_file(path, &wanted, err);
+	return where ? serve(where, &wanted, err) : print_metrics(&wanted, err);
 }

@@ -26,6 +26,7 @@ static void test_parameters(void)
 	static const struct {
 		const char *method, *parameters, *text;
 	} cases[] = {
+		{ "List", "{\"counts\": 1}", "'counts': must be true or false" },
 		{ "Suspend", "{}", "expected one of job, pid and container" },
 		{ "Suspend", "{\"job\": \"j\", \"pid\": 5}",
 		  "expected one of job, pid and container" },
