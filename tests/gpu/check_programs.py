@@ -120,9 +120,11 @@ def timeline_is_drawn():
         phases = [{"name": "identify", "start": 0.0, "seconds": 0.0001}, {"name": "data-out", "start": 0.1, "seconds": 0.4}]
         return {"operation": "suspend", "what": what, "seconds": seconds, "phases": phases}
 
-    results = {"machine": {}, "cases": [{"operations": [operation("suspend, first", 2.0), operation("checkpoint 0", 0.5),
-                                                        operation("checkpoint --leave-running 1", 1.0)]},
-                                        {"operations": [{"operation": "resume", "seconds": 1.0, "phases": []}]}]}
+    results = {"machine": {}, "cases": [
+        {"name": "defaults: a model", "operations": [operation("suspend, first", 2.0), operation("checkpoint 0", 0.5),
+                                                     operation("checkpoint --leave-running 1", 1.0),
+                                                     {"operation": "resume", "seconds": 1.0, "phases": []}]},
+        {"name": "engine: another", "operations": [operation("suspend, first", 7.0), operation("restore 0", 7.0)]}]}
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "timeline.svg")
         with open(os.path.join(folder, "results.json"), "w", encoding="utf-8") as file:
