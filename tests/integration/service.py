@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 
-from cases import EXIT_STILL_RUNNING, case, expect, main, wait_until
+from cases import EXIT_STILL_RUNNING, case, expect, main, read_text, wait_until
 from harness import SOURCE, Skipped
 
 SCRIPT = os.path.join(SOURCE, "data", "brumate-service")
@@ -17,12 +17,12 @@ class Service:
     """A unit as systemd runs it: a main process, and a command that stops it."""
 
     def __init__(self, bed):
-        self.bed, self.main, self.journal = bed, None, os.path.join(bed.dir, "journal")
+        self.bed, self.main, self.script, self.journal = bed, None, SCRIPT, os.path.join(bed.dir, "journal")
         self.command = [bed.program("counter"), "--mib", "8", "--chunk-mib", "8", "--interval-ms", "25"]
 
     def start(self):
         with open(self.journal, "ab") as journal:
-            self.main = subprocess.Popen([SCRIPT, self.bed.brumate, "start", "unit", *self.command],
+            self.main = subprocess.Popen([self.script, self.bed.brumate, "start", "unit", *self.command],
                                          env=self.bed.command_env(), stdout=journal, stderr=journal)
 
     def job(self):
@@ -102,6 +102,36 @@ def what_cannot_be_saved_runs_on(bed):
     service.start()
     bed.log(job["id"]).goes_on()
     expect(service.running()["pid"] == job["pid"], "it is not the job that ran on")
+    bed.ok("kill", job["id"], "--signal", "KILL")
+    service.end()
+
+
+@case
+def what_fails_while_the_job_goes_on(bed):
+    """What the unit names in OnFailure= is started then, too."""
+    manager, called = os.path.join(bed.dir, "manager"), os.path.join(bed.dir, "called")
+    os.mkdir(manager)
+    with open(os.path.join(manager, "systemctl"), "w", encoding="ascii") as file:
+        file.write(f'#!/bin/sh\ncase $* in\n"--system show --property OnFailure --value brumate@unit.service") echo tell@one.service two.service ;;\n'
+                   f'*) echo "$*" >{called}.new; mv {called}.new {called} ;;\nesac\n')
+    os.chmod(os.path.join(manager, "systemctl"), 0o755)
+    service = Service(bed)
+    service.script = os.path.join(bed.dir, "brumate-service")
+    with open(service.script, "w", encoding="utf-8") as file:  # a hook has a PATH of its own
+        file.write(read_text(SCRIPT).replace("set -u\n", f"set -u\nPATH={manager}:$PATH\n", 1))
+    os.chmod(service.script, 0o755)
+    service.start()
+    job = service.running()
+    expect(service.job()["hook"] == service.script, f"{service.job()}")
+    bed.ok("suspend", "unit")
+    bed.ok("resume", "unit")
+    expect(not os.path.exists(called), "something is started where nothing has failed")
+    bed.fault("checkpoint.criu.begin", "error:5")
+    bed.ok("checkpoint", "unit", "--every", "1s")
+    wait_until(lambda: os.path.exists(called), "the units to be started", 60)
+    expect(read_text(called) == "--system start --no-block tell@one.service two.service\n", read_text(called))
+    bed.end_schedule("unit")
+    expect(service.main.poll() is None, "the service has ended")
     bed.ok("kill", job["id"], "--signal", "KILL")
     service.end()
 
