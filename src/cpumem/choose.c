@@ -527,6 +527,30 @@ int cpu_memory_table_threads(struct thread_notes *ret, int table_fd)
 	return 0;
 }
 
+int cpu_memory_table_told(struct attributes_told **ret, size_t *ret_n, int table_fd)
+{
+	auto_(unmap_table) struct hidden_table *t = map_table(table_fd);
+
+	if (!t)
+		return -errno;
+	const size_t n = t->tellings.n < THREAD_TOLD_MAX ? t->tellings.n : THREAD_TOLD_MAX;
+	struct attributes_told *told = calloc(n + 1, sizeof(*told));
+	if (!told)
+		return -ENOMEM;
+	for (size_t i = 0; i < n; i++) {
+		const struct thread_told *its = &t->tellings.items[i];
+
+		told[i] = (struct attributes_told){ .pid = its->pid,
+						    .tid = its->tid,
+						    .timer_slack_ns = its->timer_slack_ns,
+						    .keeps_capabilities = its->keeps_capabilities,
+						    .write_or_run = its->write_or_run };
+	}
+	*ret = told;
+	*ret_n = n;
+	return 0;
+}
+
 int cpu_memory_table_filters(struct manifest_filters **ret, size_t *ret_n, int table_fd)
 {
 	auto_(unmap_table) struct hidden_table *t = map_table(table_fd);

@@ -132,6 +132,9 @@ int cpu_memory_table_ask(int table_fd, const struct attributes_call *calls, size
  * from the kernel. 0, or the -errno of what kept it from reading them all. */
 int cpu_memory_table_filters(struct manifest_filters **ret, size_t *ret_n, int table_fd);
 
+/** What threads said of themselves (owned), once all stand still. 0, -errno. */
+int cpu_memory_table_told(struct attributes_told **ret, size_t *ret_n, int table_fd);
+
 struct thread_notes;
 
 /** What the plugin noted of the threads, once all stand still (criu-plugin/hidden.h). 0, -errno. */

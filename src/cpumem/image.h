@@ -63,6 +63,9 @@ int cpu_memory_image_ask(struct cpu_memory_image *i, const struct attributes_cal
 int cpu_memory_image_filters(struct cpu_memory_image *i, struct manifest_filters **ret,
 			     size_t *ret_n);
 
+/** The same of what threads said of themselves. */
+int cpu_memory_image_told(struct cpu_memory_image *i, struct attributes_told **ret, size_t *ret_n);
+
 /** The same of what threads have that does not come back as it was: tells it, or fails. At CRIU_EVENT_RESUMING: what of it could not be
  * brought back. */
 int cpu_memory_image_threads(struct cpu_memory_image *i, struct progress *progress,

@@ -65,6 +65,23 @@ struct thread_notes {
 	uint64_t kept;
 };
 
+enum { THREAD_TOLD_MAX = 1 << 16 };
+
+/** What the kernel tells a thread of itself, and nobody else (prctl(2)). */
+struct thread_told {
+	int32_t pid, tid; /* in their own pid namespace */
+	uint64_t timer_slack_ns;
+	uint32_t keeps_capabilities;
+	uint32_t write_or_run; /* MDWE, of the process */
+};
+
+/** Of those threads that have something of it: where the kernel tells us, only what it does not tell. */
+struct thread_tellings {
+	uint32_t n;
+	uint32_t n_unknown; /* threads that could not be asked */
+	struct thread_told items[THREAD_TOLD_MAX];
+};
+
 enum { HIDDEN_CALLS_MAX = 1 << 14, HIDDEN_CALL_WORDS = 16 };
 
 /** A system call that a restored thread is to make for itself. */
@@ -90,6 +107,7 @@ struct hidden_table {
 	/* Set by the plugin, before CRIU says that all stand still: */
 	struct filter_table filters;
 	struct thread_notes threads;
+	struct thread_tellings tellings;
 	struct hidden_calls calls; /* for a restore */
 };
 

@@ -51,6 +51,7 @@ static int init_dump(const char *number)
 	if (!map_table(number))
 		return 0;
 	table->threads = (struct thread_notes){ 0 };
+	table->tellings.n = table->tellings.n_unknown = 0;
 	table->filters.error = table->filters.n = table->filters.used_bytes = 0;
 	if (hide_begin(table, may_hide))
 		atomic_store(&table->is_heeded, 1);
@@ -132,6 +133,9 @@ static void note_error(int pid, int r)
 static int checkpoint_devices(int pid)
 {
 	int r = check_registers(pid);
+
+	if (table)
+		tellings_read(&table->tellings, pid);
 	unsigned n_early = calls_restart(pid);
 
 	if (table) {

@@ -271,6 +271,7 @@ int tracee_call(pid_t tid, long nr, uint64_t first, uint64_t second, int64_t *re
 	regs.rax = (uint64_t)nr;
 	regs.rdi = first;
 	regs.rsi = second;
+	regs.rdx = regs.r10 = regs.r8 = 0;
 	r = set_registers(tid, &regs);
 	if (r == 0)
 		r = make_call(tid, nr, &result);

@@ -23,7 +23,7 @@ int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret);
 /** Whether it was interrupted in a system call. 1, 0, -errno. */
 int tracee_is_in_call(pid_t tid);
 
-/** Has it make a system call with two arguments, by an instruction of the kernel's own code in its memory (vdso(7)). @ret is what the
+/** Has it make a system call with two arguments, all others being 0, by an instruction of the kernel's own code in its memory (vdso(7)). @ret is what the
  * call returned. 0, -errno: it was not made. */
 int tracee_call(pid_t tid, long nr, uint64_t first, uint64_t second, int64_t *ret);
 

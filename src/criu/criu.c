@@ -247,7 +247,7 @@ static int complete_images(struct session *s, struct brumate_error *err)
 	if (r == 0)
 		r = fault_point("criu.images");
 	if (r == 0 && s->unprivileged)
-		r = criu_fill_bounding_sets(dir_fd);
+		r = criu_ask_no_capability(dir_fd);
 	return r < 0 ? brumate_fail(err, -r, "CRIU's images: %m")
 		     : criu_mend_images(dir_fd, is_semaphore, s, err);
 }

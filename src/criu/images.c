@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/seccomp.h>
+#include <linux/securebits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -343,18 +344,19 @@ static int each_core(int dir_fd, int (*fn)(int dir_fd, const char *name, CriuIma
 	return r;
 }
 
-static int fill_bounding_set(int dir_fd, const char *name, CriuImage__Core *core)
+static int ask_no_capability(int dir_fd, const char *name, CriuImage__Core *core)
 {
 	CriuImage__Creds *creds = core->thread_core->creds;
 
 	for (size_t i = 0; i < creds->n_cap_bnd; i++)
 		creds->cap_bnd[i] = UINT32_MAX;
+	creds->secbits &= ~(uint32_t)SECBIT_KEEP_CAPS;
 	return write_core(dir_fd, name, core);
 }
 
-int criu_fill_bounding_sets(int dir_fd)
+int criu_ask_no_capability(int dir_fd)
 {
-	return each_core(dir_fd, fill_bounding_set);
+	return each_core(dir_fd, ask_no_capability);
 }
 
 static uint32_t overflow_gid(void)

@@ -87,12 +87,13 @@ int criu_image_tree_read(struct criu_image_tree *ret, int dir_fd);
 int criu_image_stats_read(struct criu_image_stats *ret, int dir_fd);
 
 /**
- * Writes a full bounding set of capabilities into the images of a dump, beneath @dir_fd. To restore a lesser one CRIU
- * drops what is missing, also where it is missing here already, and that takes a capability which a user's CRIU does
+ * Has the images of a dump, beneath @dir_fd, ask for nothing that takes a capability. They get a full bounding set: to restore a
+ * lesser one CRIU drops what is missing, also where it is missing here already, and that takes a capability which a user's CRIU does
  * not have. The set that such a job gets is that of its shim, as the kernel lets no process add to it.
+ * That a thread keeps its capabilities is taken out, which CRIU would set together with what takes one; a thread may do so itself.
  * 0, -EBADMSG, -ENOMEM, or another -errno.
  */
-int criu_fill_bounding_sets(int dir_fd);
+int criu_ask_no_capability(int dir_fd);
 
 /** 1 where every bounding set in the images beneath @dir_fd is full as far as this kernel knows, else 0; <0 as above. */
 int criu_bounding_sets_are_full(int dir_fd);

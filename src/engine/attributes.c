@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -17,19 +18,31 @@ int op_attributes_read_ahead(struct op *op, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 
-/* Takes it from what the agent of the process reported when its gate was closed. */
-static void note_write_or_run(struct op *op, const struct proc_info *info)
+static void note(void *arg, const char *text)
 {
-	struct attributes *a = &op->checkpoint.attributes;
-	unsigned told = 0;
+	struct op *op = arg;
 
-	for (size_t i = 0; i < op->data.n_agents; i++)
-		if (op->data.agents[i].agent.id.pid == info->id.pid)
-			told = op->data.agents[i].agent.sharing;
-	for (size_t i = 0; i < a->n; i++)
-		if (a->items[i].pid == info->inner_pid)
-			a->items[i].write_or_run = (told & AGENT_WRITE_OR_RUN ? 1u : 0) |
-						   (told & AGENT_WRITE_OR_RUN_ALONE ? 2u : 0);
+	progress_note(&op->progress, "%s", text);
+}
+
+/* Adds what our plugin in CRIU had threads tell of themselves. */
+static int add_told(struct op *op)
+{
+	auto_free struct attributes_told *told = NULL;
+	char text[160];
+	size_t n = 0;
+	int r = cpu_memory_image_told(op->images.cpu_memory, &told, &n);
+
+	if (r < 0 && r != -ENOENT)
+		return r;
+	const size_t n_unknown = attributes_add_told(&op->checkpoint.attributes, told, n);
+	snprintf(text, sizeof(text),
+		 "the timer slack of %zu thread%s could not be read: after a restore it is that of "
+		 "new threads",
+		 n_unknown, n_unknown == 1 ? "" : "s");
+	if (n_unknown)
+		note(op, text);
+	return 0;
 }
 
 int op_attributes_read(struct op *op, struct brumate_error *err)
@@ -50,8 +63,8 @@ int op_attributes_read(struct op *op, struct brumate_error *err)
 	file_locks_fini(&op->checkpoint.locks);
 	if (r == 0 && (r = file_locks_read(&op->checkpoint.locks, &tree)) < 0)
 		return brumate_fail(err, -r, "locks of files: %m");
-	for (size_t i = 0; r == 0 && i < tree.n; i++)
-		note_write_or_run(op, &tree.items[i]);
+	if (r == 0)
+		r = add_told(op);
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 
@@ -143,13 +156,6 @@ int op_attributes_ask(struct op *op, struct brumate_error *err)
 		r = cpu_memory_image_ask(op->images.cpu_memory, calls, n);
 	/* Without our plugin nobody makes them, which is noted when they are looked for. */
 	return r < 0 && r != -ENOENT ? brumate_fail(err, -r, "calls of restored threads: %m") : 0;
-}
-
-static void note(void *arg, const char *text)
-{
-	struct op *op = arg;
-
-	progress_note(&op->progress, "%s", text);
 }
 
 int op_attributes_give(struct op *op, struct brumate_error *err)

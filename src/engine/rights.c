@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/securebits.h>
 #include <linux/seccomp.h>
 #include <string.h>
 #include <sys/sendfile.h>
@@ -129,7 +130,8 @@ static const char *beyond(const struct criu_image_thread *t, const struct manife
 		return OTHER_FILTER;
 	if (!has_label(c, had))
 		return "another security label";
-	return t->securebits && !may_set ? "securebits" : NULL;
+	/* Each thread may set that it keeps its capabilities. */
+	return t->securebits & ~(uint32_t)SECBIT_KEEP_CAPS && !may_set ? "securebits" : NULL;
 }
 
 /* Like beyond(), for every identity the process may have had. */

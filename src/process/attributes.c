@@ -30,7 +30,6 @@ enum {
 	IO_PRIORITY_OF_PROCESS = 1, /* as ioprio_set(2) has it */
 	SMALL_FILE_BYTES = 1 << 16,
 	MAPS_BYTES_MAX = 256 << 20,
-	USUAL_SLACK_NS = 50000,
 	POLICY_LINE_BYTES = 2048,
 	/* Flags of the kernel that /proc/PID/stat shows. */
 	HAS_ERROR_POLICY = 0x80,
@@ -275,7 +274,7 @@ static bool read_thread(struct attributes_thread *ret, const struct attributes_p
 	if (!usual || memcmp(cpus, usual, sizeof(cpus)))
 		mask_to_list(ret->cpus, cpus, ATTRIBUTES_CPUS);
 	ret->io_priority = io_priority > 0 ? (uint32_t)io_priority : 0;
-	ret->timer_slack_ns = read_number(tid, "timerslack_ns", 10, 0);
+	ret->timer_slack_ns = read_number(tid, "timerslack_ns", 10, ATTRIBUTES_NO_SLACK);
 	ret->util_max = UINT32_MAX;
 	if (get_scheduling(&scheduling, tid) == 0) {
 		ret->resets_on_fork = scheduling.sched_flags & SCHED_FLAG_RESET_ON_FORK;
@@ -607,6 +606,44 @@ int attributes_read(struct attributes *ret, const struct proc_tree *tree)
 	return 0;
 }
 
+/* ---- what threads have told ---- */
+
+/* @at is where the last one was found: they come in the same order. */
+static const struct attributes_told *find_told(const struct attributes_told *told, size_t n,
+					       size_t *at, pid_t pid, pid_t tid)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct attributes_told *its = &told[(*at + i) % n];
+
+		if (its->pid != pid || its->tid != tid)
+			continue;
+		*at = (size_t)(its - told);
+		return its;
+	}
+	return NULL;
+}
+
+size_t attributes_add_told(struct attributes *a, const struct attributes_told *told, size_t n)
+{
+	size_t n_unknown = 0, at = 0;
+
+	for (size_t i = 0; i < a->n; i++)
+		for (size_t k = 0; k < a->items[i].n_threads; k++) {
+			struct attributes_thread *t = &a->items[i].threads[k];
+			const struct attributes_told *its =
+				find_told(told, n, &at, a->items[i].pid, t->tid);
+
+			if (its && its->timer_slack_ns)
+				t->timer_slack_ns = its->timer_slack_ns;
+			if (its) {
+				t->keeps_capabilities = its->keeps_capabilities;
+				a->items[i].write_or_run |= its->write_or_run;
+			}
+			n_unknown += t->timer_slack_ns == ATTRIBUTES_NO_SLACK;
+		}
+	return n_unknown;
+}
+
 /* ---- as text ---- */
 
 static const char *or_none(const char *text)
@@ -632,11 +669,14 @@ char *attributes_encode(const struct attributes *a, size_t *ret_len_bytes)
 			const struct attributes_thread *t = &p->threads[k];
 
 			fprintf(f, "thread %d %s %" PRIu32 " %" PRIu64 " %" PRIu32 " %" PRIu32 "\n",
-				t->tid, or_none(t->cpus), t->io_priority, t->timer_slack_ns,
+				t->tid, or_none(t->cpus), t->io_priority,
+				t->timer_slack_ns == ATTRIBUTES_NO_SLACK ? 0 : t->timer_slack_ns,
 				t->util_min, t->util_max);
 			if (t->resets_on_fork || t->memory_errors != PR_MCE_KILL_DEFAULT)
 				fprintf(f, "flags %d %d %u\n", t->tid, t->resets_on_fork,
 					t->memory_errors);
+			if (t->keeps_capabilities)
+				fprintf(f, "keeps %d\n", t->tid);
 			if (*t->memory_policy)
 				fprintf(f, "policy %d %s %s\n", t->tid, t->memory_policy,
 					or_none(t->memory_nodes));
@@ -729,6 +769,19 @@ static int decode_flags(struct attributes *a, const char *line)
 		return -EBADMSG;
 	t->resets_on_fork = resets;
 	t->memory_errors = errors;
+	return 0;
+}
+
+static int decode_keeps(struct attributes *a, const char *line)
+{
+	int tid, end = 0;
+
+	if (sscanf(line, "keeps %d%n", &tid, &end) != 1 || line[end])
+		return -EBADMSG;
+	struct attributes_thread *t = last_thread(a, tid);
+	if (!t)
+		return -EBADMSG;
+	t->keeps_capabilities = true;
 	return 0;
 }
 
@@ -834,6 +887,7 @@ int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes
 		    : !strncmp(line, "watch ", 6)  ? decode_watch(&a, line)
 		    : !strncmp(line, "alarm ", 6)  ? decode_alarm(&a, line)
 		    : !strncmp(line, "flags ", 6)  ? decode_flags(&a, line)
+		    : !strncmp(line, "keeps ", 6)  ? decode_keeps(&a, line)
 		    : !strncmp(line, "policy ", 7) ? decode_policy(&a, line)
 		    : !strncmp(line, "locked ", 7) ? decode_locked(&a, line)
 						   : -EBADMSG;
@@ -922,10 +976,18 @@ static int add_thread_calls(struct call_list *list, pid_t pid, const struct attr
 						.number = SYS_prctl,
 						.arguments = { PR_MCE_KILL, PR_MCE_KILL_SET,
 							       t->memory_errors } };
+	const struct attributes_call keeps = {
+		.pid = pid, .tid = t->tid, .number = SYS_prctl, .arguments = { PR_SET_KEEPCAPS, 1 }
+	};
+	/* CRIU's processes have that of the thread that starts it. */
+	const uint64_t usual_ns = (uint64_t)prctl(PR_GET_TIMERSLACK);
 	int r = 0;
 
-	if (t->timer_slack_ns && t->timer_slack_ns != USUAL_SLACK_NS)
+	if (t->timer_slack_ns && t->timer_slack_ns != usual_ns &&
+	    t->timer_slack_ns != ATTRIBUTES_NO_SLACK)
 		r = array_add(list->items, list->n, slack);
+	if (r == 0 && t->keeps_capabilities)
+		r = array_add(list->items, list->n, keeps);
 	if (r == 0 && t->memory_errors != PR_MCE_KILL_DEFAULT)
 		r = array_add(list->items, list->n, errors);
 	if (r == 0 && *t->memory_policy)
@@ -1069,7 +1131,7 @@ static void check_thread(struct missed *m, const struct attributes_process *p,
 {
 	struct attributes_thread now = { 0 };
 
-	m->slack += t->timer_slack_ns &&
+	m->slack += t->timer_slack_ns && t->timer_slack_ns != ATTRIBUTES_NO_SLACK &&
 		    read_number(tid, "timerslack_ns", 10, t->timer_slack_ns) != t->timer_slack_ns;
 	m->memory_errors += read_memory_errors(tid) != t->memory_errors;
 	read_thread_policy(&now, p, pid, tid);

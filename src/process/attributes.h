@@ -27,13 +27,16 @@ enum {
 	ATTRIBUTES_LIST_BYTES = 1024, /* of a list of CPUs or nodes as text */
 };
 
+/** A timer slack that is not known. */
+#define ATTRIBUTES_NO_SLACK UINT64_MAX
+
 /** Name of the file among CRIU's images. */
 #define ATTRIBUTES_FILE "attributes"
 
 struct attributes_thread {
 	pid_t tid;
-	uint32_t io_priority; /* as ioprio_get(2) */
-	uint64_t timer_slack_ns;
+	uint32_t io_priority;	     /* as ioprio_get(2) */
+	uint64_t timer_slack_ns;     /* or ATTRIBUTES_NO_SLACK */
 	uint32_t util_min, util_max; /* as sched_getattr(2) */
 	/* "0-3,8"; empty: all that there are. In a cgroup these are the CPUs of the cgroup. */
 	char cpus[ATTRIBUTES_LIST_BYTES];
@@ -41,6 +44,7 @@ struct attributes_thread {
 	char memory_nodes[ATTRIBUTES_LIST_BYTES];
 	bool resets_on_fork;	/* its children get the usual scheduling (SCHED_RESET_ON_FORK) */
 	unsigned memory_errors; /* prctl(2), PR_MCE_KILL_GET */
+	bool keeps_capabilities; /* the same, PR_GET_KEEPCAPS, of a thread that CRIU could not give it */
 };
 
 /** A mapping whose memory has a policy of its own (mbind(2)). */
@@ -67,9 +71,8 @@ struct attributes_process {
 	pid_t pid;
 	uint32_t coredump_filter;
 	uint32_t personality;
-	uint32_t
-		write_or_run; /* prctl(2), MDWE, which the process alone can tell: as its agent does; otherwise 0 */
-	char memory_policy[32];			  /* "default", "bind", "prefer=relative" … */
+	uint32_t write_or_run;	/* prctl(2), MDWE, which the process alone can tell */
+	char memory_policy[32]; /* "default", "bind", "prefer=relative" … */
 	char memory_nodes[ATTRIBUTES_LIST_BYTES]; /* of that policy; empty: none */
 	struct attributes_thread *threads;	  /* owned */
 	size_t n_threads;
@@ -100,6 +103,17 @@ int attributes_read_ranges(struct attributes *ret, const struct proc_tree *tree)
 
 /** Moves the ranges of @from to the same processes of @to. */
 void attributes_take_ranges(struct attributes *to, struct attributes *from);
+
+/** What a thread has said of itself (criu-plugin/hidden.h). */
+struct attributes_told {
+	pid_t pid, tid;
+	uint64_t timer_slack_ns; /* 0: not known */
+	bool keeps_capabilities;
+	uint32_t write_or_run; /* of its process */
+};
+
+/** Adds it. Returns how many threads have a timer slack that is not known yet. */
+size_t attributes_add_told(struct attributes *a, const struct attributes_told *told, size_t n);
 
 /** As text (owned); NULL without memory. */
 char *attributes_encode(const struct attributes *a, size_t *ret_len_bytes);

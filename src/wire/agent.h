@@ -177,9 +177,7 @@ enum {
 	AGENT_WITHHELD_MULTICAST = 1u << 6, /* multicast between GPUs */
 	AGENT_WITHHELD_SHARING = 1u << 7,   /* memory on the host, and sharing by other ways */
 	AGENT_OWNS_AHEAD = 1u << 8,	    /* OWN supports AGENT_OWN_AHEAD */
-	/* Memory of the process that was written is not run: the bits of MDWE (prctl(2)). */
-	AGENT_WRITE_OR_RUN = 1u << 12,
-	AGENT_WRITE_OR_RUN_ALONE = 1u << 13, /* children may do otherwise */
+	/* 1u << 12 and 13: said MDWE (prctl(2)), of earlier agents. */
 };
 
 /* n in OWN. GIVEN: also replace pieces that other members may have. AHEAD: replace the pieces that are mapped, while

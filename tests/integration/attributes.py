@@ -20,6 +20,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 CALLS = {"x86_64": (251, 252, 237, 238, 239), "aarch64": (30, 31, 235, 237, 236)}[platform.machine()]
 IOPRIO_SET, IOPRIO_GET, MBIND, SET_MEMPOLICY, GET_MEMPOLICY = CALLS
 PR_SET_TIMERSLACK, PR_GET_TIMERSLACK, PR_MCE_KILL, PR_MCE_KILL_GET, BIND, INTERLEAVE, ADDR = 29, 30, 33, 34, 2, 3, 2
+PR_GET_KEEPCAPS, PR_SET_KEEPCAPS, PR_SET_MDWE, PR_GET_MDWE = 7, 8, 65, 66
 wanted = sys.argv[1].split(",")
 cpus = sorted(os.sched_getaffinity(0))
 mask = ctypes.c_ulong(1)
@@ -39,7 +40,8 @@ def policy(address=None):
 
 def own():
     return [sorted(os.sched_getaffinity(0)), libc.syscall(IOPRIO_GET, 1, 0), libc.prctl(PR_GET_TIMERSLACK), policy(),
-            libc.personality(ctypes.c_ulong(0xffffffff)), libc.prctl(PR_MCE_KILL_GET, 0, 0, 0, 0), os.sched_getscheduler(0)]
+            libc.personality(ctypes.c_ulong(0xffffffff)), libc.prctl(PR_MCE_KILL_GET, 0, 0, 0, 0), os.sched_getscheduler(0),
+            libc.prctl(PR_GET_KEEPCAPS), libc.prctl(PR_GET_MDWE, 0, 0, 0, 0)]
 
 ask, answer, told = threading.Event(), threading.Event(), []
 def second():
@@ -47,6 +49,7 @@ def second():
     if "policy" in wanted and "gpu" not in wanted:
         libc.syscall(SET_MEMPOLICY, BIND, ctypes.byref(mask), ctypes.c_ulong(64))
     libc.prctl(PR_MCE_KILL, 1, 1, 0, 0)
+    libc.prctl(PR_SET_KEEPCAPS, 1)
     os.sched_setscheduler(0, os.SCHED_BATCH | os.SCHED_RESET_ON_FORK, os.sched_param(0))
     while True:
         ask.wait()
@@ -62,6 +65,8 @@ if "policy" in wanted:
 if "gpu" in wanted:
     cuda, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
     assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+if "rules" in wanted:
+    libc.prctl(PR_SET_MDWE, 1, 0, 0, 0)
 thread.start()
 become(cpus[-1], 5, 555000)
 memory = mmap.mmap(-1, 8 << 20)
@@ -90,7 +95,7 @@ while True:
     time.sleep(0.025)
 """
 
-ALL = "cpus,slack,personality,policy"
+ALL = "cpus,slack,personality,policy,rules"
 
 
 def has(log):
@@ -124,7 +129,8 @@ def threads_and_processes_of_root(bed):
         expect(main_thread[0] != other[0] and len(main_thread[0]) == 1, f"this test proves nothing: {before}")
     expect((main_thread[1], other[1]) == (2 << 13 | 5, 2 << 13 | 6), f"this test proves nothing: {before}")
     expect((main_thread[2], other[2]) == (555000, 777000), f"this test proves nothing: {before}")
-    expect(other[3:] != main_thread[3:] and other[5:] == [1, 0x40000003], f"this test proves nothing: {before}")
+    expect(other[3:] != main_thread[3:] and other[5:8] == [1, 0x40000003, 1] and main_thread[7] == 0, f"this test proves nothing: {before}")
+    expect(main_thread[8] in (1, -1) and main_thread[8] == other[8], f"this test proves nothing: {before}")
 
 
 @case
@@ -139,8 +145,8 @@ def a_mapping_with_the_policy_of_its_process(bed):
 @case
 @as_user
 def threads_and_processes_of_a_user(bed):
-    """The kernel tells who is not root nothing of the timer slack of others."""
-    job, log = start(bed, "cpus,personality,policy")
+    """The kernel tells who is not root nothing of the timer slack of others, so each thread is asked by CRIU's plugin."""
+    job, log = start(bed, ALL if os.uname().machine == "x86_64" else "cpus,personality,policy")
     comes_back(bed, job, log)
 
 

@@ -342,7 +342,7 @@ assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
 
 @case
 def what_was_written_is_not_run(bed):
-    """PR_SET_MDWE, which an agent tells of, is given back before the program runs on."""
+    """PR_SET_MDWE, which the kernel tells the process alone, is given back before the program runs on."""
     job, log = script(bed, CONTEXT + "print('rules', libc.prctl(65, 1, 0, 0, 0), flush=True)\n",
                       "assert rules == libc.prctl(66, 0, 0, 0, 0), 'ERR'".replace("rules", "1"))
     if "rules 0" not in log.text():

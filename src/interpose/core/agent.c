@@ -177,17 +177,6 @@ static bool has_aliases(void)
 	return piece;
 }
 
-/* The kernel shows it to the process alone (prctl(2), MDWE), and a checkpoint does not carry it. */
-static unsigned int write_or_run(void)
-{
-	enum { GET = 66, IS_SET = 1, NOT_BY_CHILDREN = 2 }; /* headers may be older */
-	int rules = prctl(GET, 0L, 0L, 0L, 0L);
-
-	return rules < 0 ? 0
-			 : (rules & IS_SET ? AGENT_WRITE_OR_RUN : 0) |
-				   (rules & NOT_BY_CHILDREN ? AGENT_WRITE_OR_RUN_ALONE : 0);
-}
-
 static void tell_sharing(struct agent_reply *reply)
 {
 	const char *by_driver = atomic_load(&memory.shared_by_driver);
@@ -204,7 +193,7 @@ static void tell_sharing(struct agent_reply *reply)
 		   (agent_life() == AGENT_LIFE_STARTING ? AGENT_IS_STARTING : 0) |
 		   (aliases ? AGENT_HAS_ALIASES : 0) |
 		   (snapshot_is_held() ? AGENT_HAS_SNAPSHOT : 0) | AGENT_OWNS_AHEAD |
-		   write_or_run() | atomic_load(&memory.withheld);
+		   atomic_load(&memory.withheld);
 	if (pieces)
 		snprintf(reply->text, sizeof(reply->text), "device memory (%.120s)", how);
 	else if (by_driver || events)

@@ -67,6 +67,7 @@ static void what_is_wrong_is_refused(void)
 		"brumate attributes 1\nprocess 1 0 0 0 - -\nflags 1 0 2\n",
 		"brumate attributes 1\nprocess 1 0 0 0 - -\nthread 1 - 0 0 0 0\nflags 1 2 2\n",
 		"brumate attributes 1\nprocess 1 0 0 0 - -\nthread 1 - 0 0 0 0\nflags 1 0 3\n",
+		"brumate attributes 1\nprocess 1 0 0 0 - -\nthread 1 - 0 0 0 0\nkeeps 2\n",
 		"brumate attributes 1\nprocess 1 0 0 0 - -\nthread 1 - 0 0 0 0\npolicy 2 bind 0\n",
 		"brumate attributes 1\nprocess 1 0 0 0 - -\nthread 1 - 0 0 0 0\npolicy 1 bind x\n",
 		"brumate attributes 1\nprocess 1 0 0 0 - -\nlocked 1000\n",
@@ -96,6 +97,7 @@ static void asks_for_what_differs_from_the_usual(void)
 				   "thread 7 0-1 0 50000 0 1024\n"
 				   "thread 8 - 0 777 0 1024\n"
 				   "flags 8 1 1\n"
+				   "keeps 8\n"
 				   "policy 8 prefer-many 1\n"
 				   "locked 20000 3000\n"
 				   "memory 10000 2000 interleave 1\n"
@@ -107,7 +109,7 @@ static void asks_for_what_differs_from_the_usual(void)
 
 	CHECK(attributes_decode(&a, text, strlen(text)) == 0);
 	there_and_back(&a);
-	CHECK(attributes_calls(&calls, &n, &a) == 0 && n == 7);
+	CHECK(attributes_calls(&calls, &n, &a) == 0 && n == 8);
 	const struct attributes_call *policy = find_call(calls, n, SYS_set_mempolicy);
 	CHECK(policy && policy->pid == 7 && !policy->tid && policy->mask_argument == 1);
 	CHECK(policy->arguments[0] == (2 | 1 << 15) && policy->mask[0] == 1 &&
@@ -119,13 +121,40 @@ static void asks_for_what_differs_from_the_usual(void)
 	CHECK(personality && personality->arguments[0] == 0x40000);
 	const struct attributes_call *slack = find_call(calls, n, SYS_prctl);
 	CHECK(slack && slack->tid == 8 && slack->arguments[1] == 777);
-	CHECK(slack[1].tid == 8 && slack[1].arguments[0] == PR_MCE_KILL &&
-	      slack[1].arguments[2] == PR_MCE_KILL_EARLY);
-	CHECK(slack[2].number == SYS_set_mempolicy && slack[2].tid == 8 &&
-	      slack[2].arguments[0] == 5 && slack[2].mask[0] == 2);
+	CHECK(slack[1].tid == 8 && slack[1].arguments[0] == PR_SET_KEEPCAPS &&
+	      slack[1].arguments[1] == 1);
+	CHECK(slack[2].tid == 8 && slack[2].arguments[0] == PR_MCE_KILL &&
+	      slack[2].arguments[2] == PR_MCE_KILL_EARLY);
+	CHECK(slack[3].number == SYS_set_mempolicy && slack[3].tid == 8 &&
+	      slack[3].arguments[0] == 5 && slack[3].mask[0] == 2);
 	const struct attributes_call *lock = find_call(calls, n, SYS_mlock2);
 	CHECK(lock && lock->tid == 7 && lock->arguments[0] == 0x20000 &&
 	      lock->arguments[1] == 0x3000 && lock->arguments[2] == MLOCK_ONFAULT);
+}
+
+static void adds_what_threads_told(void)
+{
+	static const char text[] = "brumate attributes 1\n"
+				   "process 7 33 0 0 default -\n"
+				   "thread 7 - 0 60000 0 1024\n"
+				   "thread 8 - 0 0 0 1024\n"
+				   "thread 9 - 0 0 0 1024\n";
+	static const struct attributes_told told[] = {
+		{ .pid = 7, .tid = 9, .timer_slack_ns = 90, .keeps_capabilities = true },
+		{ .pid = 8, .tid = 8, .timer_slack_ns = 80 },
+		{ .pid = 7, .tid = 7, .write_or_run = 1 },
+	};
+	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
+
+	CHECK(attributes_decode(&a, text, strlen(text)) == 0);
+	struct attributes_thread *threads = a.items[0].threads;
+	threads[1].timer_slack_ns = threads[2].timer_slack_ns = ATTRIBUTES_NO_SLACK;
+	CHECK(attributes_add_told(&a, told, sizeof(told) / sizeof(*told)) == 1);
+	CHECK(threads[0].timer_slack_ns == 60000 && a.items[0].write_or_run == 1);
+	CHECK(threads[1].timer_slack_ns == ATTRIBUTES_NO_SLACK && !threads[1].keeps_capabilities);
+	CHECK(threads[2].timer_slack_ns == 90 && threads[2].keeps_capabilities);
+	there_and_back(&a);
+	CHECK(attributes_add_told(&a, NULL, 0) == 1);
 }
 
 static void *has_policies_of_its_own(void *arg)
@@ -331,6 +360,7 @@ int main(void)
 {
 	what_is_wrong_is_refused();
 	asks_for_what_differs_from_the_usual();
+	adds_what_threads_told();
 	says_what_is_not_here();
 	reads_what_is_of_one_thread();
 	watches_are_set_again();
