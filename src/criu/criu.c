@@ -846,10 +846,13 @@ static void read_statistics(struct criu_result *result, const struct criu_option
 	result->pages_bytes = stats.pages_written * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Makes the tree run on, since CRIU did not end as it should, and only then says why. */
+/* Makes the tree run on, since CRIU did not end as it should, and only then says why. One that was to end, and of which all is saved, is
+ * ended where it stands: what it would do now, it does again when it is restored. */
 static int dump_failed(struct session *s, int status, struct brumate_error *err)
 {
-	if (s->outcome == DIED) {
+	if (s->past_return && !s->options->leave_running) {
+		heal_signal(&s->heal, SIGKILL);
+	} else if (s->outcome == DIED) {
 		auto_close int log_fd = criu_log_open(s->options);
 		heal_tree(&s->heal, log_fd);
 	} else {
