@@ -6,9 +6,11 @@ requests. Where others can read it, it has no names."""
 import contextlib
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
+import time
 
 from cases import case, expect, main, wait_until
 
@@ -239,6 +241,45 @@ def those_who_ask_nothing_keep_nobody_out(bed):
         idle += [server.connect() for _ in range(16)]
     for connection in idle:
         connection.close()
+    server.end()
+
+
+def greedy(address):
+    """Asks, and reads nothing: little fits on the way."""
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 88)
+    one.connect(address)
+    one.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+    return one
+
+
+@case
+def those_who_read_nothing_keep_nobody_out(bed):
+    """They have all places but one, and a node has so many jobs that no answer fits on its way to them."""
+    job = bed.run(["true"])
+    bed.wait_state(job, ("exited",))
+    jobs = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs")
+    with open(os.path.join(jobs, job, "job.json"), encoding="utf-8") as file:
+        record = file.read()
+    for number in range(80):
+        name = f"{number:08x}"
+        os.mkdir(os.path.join(jobs, name), 0o700)
+        with open(os.path.join(jobs, name, "job.json"), "w", encoding="utf-8") as file:
+            file.write(record.replace(job, name))
+    server = Server(bed)
+    ask = b"GET /metrics HTTP/1.1\r\n\r\n"
+    whole = server.ask(ask)
+    expect(len(whole) > 100 << 10 and whole.count("brumate_job_state{") >= 80, f"{len(whole)} bytes: this test proves nothing")
+    idle = [greedy(server.address) for _ in range(15)]
+    begun = time.monotonic()
+    expect(server.ask(ask).startswith("HTTP/1.0 200"), "it is not answered")
+    took = time.monotonic() - begun
+    expect(took < 10, f"it took {took:.1f} s")  # 2 s for each of them it would be
+    for connection in idle:
+        hung_up = select.poll()
+        hung_up.register(connection, 0)
+        expect(hung_up.poll(60000), "one who reads nothing is not given up: this test proves nothing")
     server.end()
 
 

@@ -25,6 +25,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/paths.h"
 #include "job/counts.h"
 #include "service/access.h"
 #include "wire/wire.h"
@@ -33,7 +34,8 @@ enum {
 	REQUEST_BYTES_MAX = 8192,
 	REQUEST_TIMEOUT_MS = 10000,
 	ANSWER_TIMEOUT_MS = 2000,
-	REQUESTS_MAX = 16
+	REQUESTS_MAX = 16,
+	LOOK_AGAIN_MS = 1000, /* what those who may ask cost us has a bound */
 };
 
 /* ---- looking ---- */
@@ -128,6 +130,9 @@ struct metrics_server {
 	struct wanted wanted;
 	size_t n;	       /* requests under way */
 	struct scrape *oldest; /* of them */
+	char *text;	       /* owned: what the last look found; NULL: none yet */
+	size_t text_len;
+	uint64_t looked_ns;
 };
 
 /* Is freed when it is answered, or has taken too long. */
@@ -138,45 +143,9 @@ struct scrape {
 	int fd;
 	char head[REQUEST_BYTES_MAX + 1];
 	size_t len;
+	char *answer; /* owned; NULL: the request is not whole yet */
+	size_t answer_len, sent;
 };
-
-static int write_all(int fd, const char *text, size_t len)
-{
-	uint64_t deadline_ns = deadline_in_ms(ANSWER_TIMEOUT_MS);
-
-	while (len) {
-		int r = fd_wait(fd, POLLOUT, deadline_ns);
-		if (r < 0)
-			return r;
-		ssize_t n = send(fd, text, len, MSG_DONTWAIT | MSG_NOSIGNAL);
-		if (n < 0 && errno != EAGAIN && errno != EINTR)
-			return -errno;
-		if (n > 0) {
-			text += n;
-			len -= (size_t)n;
-		}
-	}
-	return 0;
-}
-
-struct answer {
-	const char *status, *type;
-	char *body; /* owned */
-	size_t len;
-	bool head; /* the body is not sent */
-};
-
-static int send_answer(int fd, const struct answer *a)
-{
-	char head[256];
-	int n = snprintf(head, sizeof(head),
-			 "HTTP/1.0 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
-			 "Connection: close\r\n\r\n",
-			 a->status, a->type, a->len);
-	int r = write_all(fd, head, (size_t)n);
-
-	return r < 0 || a->head ? r : write_all(fd, a->body, a->len);
-}
 
 /* "GET /metrics HTTP/1.1": only this is answered, and HEAD of the same. What follows '?' does not count. */
 static const char *check_request(const char *head, bool *ret_head)
@@ -193,21 +162,47 @@ static const char *check_request(const char *head, bool *ret_head)
 	return strcmp(path, "/metrics") ? "404 Not Found" : NULL;
 }
 
-static void answer(struct scrape *q)
+/* Whether there is something to answer with. */
+static bool look(struct metrics_server *s)
 {
-	struct answer a = { .type = "text/plain; charset=utf-8" };
+	const uint64_t now_ns = clock_now_ns();
+	size_t len;
 
-	a.status = q->len == REQUEST_BYTES_MAX ? "431 Request Header Fields Too Large"
-					       : check_request(q->head, &a.head);
-	if (!a.status) {
-		a.body = collect_metrics(&q->server->wanted, &a.len);
-		a.status = a.body ? "200 OK" : "503 Service Unavailable";
-		a.type = "text/plain; version=0.0.4; charset=utf-8";
+	if (s->text && now_ns - s->looked_ns < LOOK_AGAIN_MS * NS_PER_MS)
+		return true;
+	char *text = collect_metrics(&s->wanted, &len);
+	if (!text)
+		return false;
+	free(s->text);
+	s->text = text;
+	s->text_len = len;
+	s->looked_ns = now_ns;
+	return true;
+}
+
+/* Returns 0 or -ENOMEM. */
+static int make_answer(struct scrape *q)
+{
+	struct metrics_server *s = q->server;
+	bool is_head = false;
+	const char *type = "text/plain; charset=utf-8", *body = "";
+	const char *status = q->len == REQUEST_BYTES_MAX ? "431 Request Header Fields Too Large"
+							 : check_request(q->head, &is_head);
+	size_t len = 0;
+
+	if (!status && look(s)) {
+		status = "200 OK";
+		type = "text/plain; version=0.0.4; charset=utf-8";
+		body = s->text;
+		len = s->text_len;
+	} else if (!status) {
+		status = "503 Service Unavailable";
 	}
-	int r = send_answer(q->fd, &a);
-	if (r < 0)
-		log_debug("a request got no answer: reason=\"%s\"", strerror(-r));
-	free(a.body);
+	q->answer = path_format("HTTP/1.0 %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
+				"Connection: close\r\n\r\n%s",
+				status, type, len, is_head ? "" : body);
+	q->answer_len = q->answer ? strlen(q->answer) : 0;
+	return q->answer ? 0 : -ENOMEM;
 }
 
 /* Up to the empty line that ends the head of a request; a body is not looked at. A NUL is in no request: the text
@@ -220,15 +215,32 @@ static bool is_whole(const struct scrape *q)
 
 static void end_scrape(struct scrape *q)
 {
+	const struct linger at_once = { .l_onoff = 1 };
 	struct scrape **at = &q->server->oldest;
 
 	while (*at != q)
 		at = &(*at)->newer;
 	*at = q->newer;
+	/* The kernel is not to keep the rest for one who does not read. */
+	if (q->sent < q->answer_len)
+		setsockopt(q->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
 	loop_remove(&q->source);
 	close(q->fd);
 	q->server->n--;
+	free(q->answer);
 	free(q);
+}
+
+/* Room for more of the answer, or the time is up: who does not read delays nobody else. */
+static void send_more(void *arg)
+{
+	struct scrape *q = arg;
+	ssize_t n = send(q->fd, q->answer + q->sent, q->answer_len - q->sent,
+			 MSG_DONTWAIT | MSG_NOSIGNAL);
+
+	q->sent += n > 0 ? (size_t)n : 0;
+	if (n <= 0 || q->sent == q->answer_len || !loop_has_time(&q->source))
+		end_scrape(q);
 }
 
 /* Something came, or the time is up. */
@@ -240,9 +252,14 @@ static void take_request(void *arg)
 	q->len += n > 0 ? (size_t)n : 0;
 	if (n > 0 && !is_whole(q))
 		return;
-	if (n > 0)
-		answer(q);
-	end_scrape(q);
+	if (n <= 0 || make_answer(q) < 0) {
+		end_scrape(q);
+		return;
+	}
+	loop_remove(&q->source);
+	loop_add(&q->server->loop, &q->source, send_more, q);
+	loop_watch(&q->source, q->fd, POLLOUT);
+	loop_after(&q->source, ANSWER_TIMEOUT_MS);
 }
 
 static void take_connection(void *arg)
@@ -318,6 +335,7 @@ static int serve(const char *where, const struct wanted *wanted, struct brumate_
 	loop_watch(&s.connections, fd, POLLIN);
 	while (r == 0)
 		r = loop_turn(&s.loop, -1);
+	free(s.text);
 	return brumate_fail(err, -r, "%m");
 }
 
