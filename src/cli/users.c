@@ -38,7 +38,8 @@
 #include "process/process.h"
 
 enum {
-	USERS_MAX = 1024,
+	PLACES_MAX = 1024,
+	PLACES_OF_USER_MAX = 16, /* what one user has keeps no other user's out */
 	AT_ONCE = 32,
 	ENVIRONMENT_MAX = 1 << 20,
 	VARIABLES_MAX = 64,
@@ -62,6 +63,7 @@ struct place {
 struct places {
 	struct place *items;
 	size_t n;
+	uid_t left_out_of; /* a user of whom not all are here; 0: none */
 };
 
 static void place_fini(struct place *p)
@@ -123,6 +125,15 @@ static bool is_same_place(const struct place *a, const struct place *b)
 	return true;
 }
 
+static bool has_room(const struct places *all, const struct place *p)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < all->n; i++)
+		n += all->items[i].uid == p->uid;
+	return n < PLACES_OF_USER_MAX && all->n < PLACES_MAX;
+}
+
 static int add_place(struct places *all, struct place *p)
 {
 	if (p->n_env)
@@ -132,8 +143,10 @@ static int add_place(struct places *all, struct place *p)
 			place_fini(p);
 			return 0;
 		}
-	const bool is_full = all->n >= USERS_MAX;
+	const bool is_full = !has_room(all, p);
 	int r = is_full ? 0 : array_add(all->items, all->n, *p);
+	if (is_full)
+		all->left_out_of = p->uid;
 	if (is_full || r < 0)
 		place_fini(p);
 	return r;
@@ -244,7 +257,12 @@ static int find_places(struct places *all, struct brumate_error *err)
 
 	if (r == 0 && users)
 		r = find_by_runtime_dirs(all, users, "", err);
-	return r < 0 ? r : find_by_runtime_dirs(all, "/tmp", "brumate-", err);
+	r = r < 0 ? r : find_by_runtime_dirs(all, "/tmp", "brumate-", err);
+	if (all->left_out_of)
+		print_note("user %u has processes of more than %d instances of brumate: the others "
+			   "are left out",
+			   (unsigned)all->left_out_of, PLACES_OF_USER_MAX);
+	return r;
 }
 
 /* ---- as a user ---- */

@@ -11,39 +11,9 @@ import subprocess
 import threading
 import time
 
+from as_root import as_root, env_of_root, listed, needs_root, ok
 from cases import (EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_USAGE, Skipped, as_user, case, expect, main, read_text, run,
                    wait_until)
-
-
-def env_of_root(bed):
-    """Of an instance of root's own, elsewhere."""
-    env = {name: value for name, value in bed.command_env().items() if not name.startswith(("BRUMATE_STATE", "BRUMATE_RUNTIME"))}
-    root = os.path.join(bed.dir, "of-root")
-    os.makedirs(os.path.join(root, "state"), exist_ok=True)
-    with open(os.path.join(root, "brumate.conf"), "a", encoding="utf-8"):
-        pass
-    return env | {"BRUMATE_STATE_DIR": f"{root}/state", "BRUMATE_RUNTIME_DIR": f"{root}/run", "BRUMATE_LOG_DIR": f"{root}/log",
-                  "BRUMATE_CONFIG": f"{root}/brumate.conf", "HOME": "/root"}
-
-
-def as_root(bed, *args, timeout=60):
-    return run([bed.brumate, *[str(a) for a in args]], env=env_of_root(bed), timeout=timeout, cwd="/")
-
-
-def needs_root():
-    if os.getuid() != 0:
-        raise Skipped("only root sees the jobs of all users")
-
-
-def ok(done):
-    expect(done.code == 0, done.why())
-    return done
-
-
-def listed(bed, *options):
-    """Root's list of this bed's user: {id: job}."""
-    jobs = json.loads(ok(as_root(bed, "ps", "--all-users", "--format", "json", *options)).out)["jobs"]
-    return {job["id"]: job for job in jobs if job["uid"] == bed.uid}
 
 
 @case

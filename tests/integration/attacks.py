@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""What a user without rights puts into the way of root's commands and of other users: processes that look like ours, records
+that are huge, and more of all than is any use. Each case would succeed for the attacker if its check were taken away; the
+table in SECURITY.md says what came of it at first."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+from as_root import as_root, env_of_root, listed, needs_root, ok
+from cases import MIB, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
+
+
+PLACES = 1024  # of users, that root looks at: USERS_MAX of src/cli/users.c
+
+
+class Measured:
+    """A command of root's, with its time, its output, and the most memory that it or a child of it had."""
+
+    def __init__(self, bed, *args):
+        begun = time.monotonic()
+        with open(os.path.join(bed.dir, "measured"), "w+", encoding="utf-8", errors="replace") as out:
+            process = subprocess.Popen([bed.brumate, *args], env=env_of_root(bed), cwd="/", stdin=subprocess.DEVNULL,
+                                       stdout=out, stderr=subprocess.STDOUT)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            out.seek(0)
+            self.out = out.read()
+        self.code, self.seconds, self.peak = process.returncode, time.monotonic() - begun, usage.ru_maxrss << 10
+
+
+# Of all users.
+
+@case
+@as_user
+def processes_that_are_named_like_shims(bed):
+    """One for each of the instances that root looks at: the jobs of others are seen all the same."""
+    needs_root()
+    with UserBed(find_build()) as attacker:
+        program = shutil.copy("/bin/sleep", os.path.join(attacker.dir, "brumate-shim"))
+        script = f"for i in $(seq {PLACES + 16}); do BRUMATE_FAULT_FILE=/nowhere/$i {program} 600 & done; echo ready; wait"
+        flood = attacker.start(["sh", "-c", script], "flood")
+        try:
+            flood.log.wait_for("^ready", 120)
+            job, log = bed.counter(name="train", mib=4)
+            done = ok(as_root(bed, "ps", "--all-users", "--format", "json", timeout=300))
+            expect(f"user {attacker.uid} has processes of more than" in done.err, f"nothing says so: {done.err}")
+            expect(job in [one["id"] for one in json.loads(done.out)["jobs"]], f"the job of another is not listed: {done.err}")
+            ok(as_root(bed, "suspend", f"{bed.uid}/{job}"))
+        finally:
+            os.killpg(flood.pid, signal.SIGKILL)
+        bed.ok("resume", job)
+        log.goes_on()
+
+
+@case
+@as_user
+def huge_records(bed):
+    """Links to one file of many arguments: root waits for so long, and for no more memory."""
+    needs_root()
+    with UserBed(find_build()) as attacker:
+        his, _ = attacker.counter(name="his", mib=4)  # so that root looks there
+        jobs = os.path.join(attacker.own["BRUMATE_STATE_DIR"], "jobs")
+        record = json.loads(read_text(os.path.join(jobs, his, "job.json"))) | {"argv": ["x" * 200] * 4000, "state": "exited"}
+        first = os.path.join(attacker.dir, "record")
+        with open(first, "w", encoding="utf-8") as file:
+            json.dump(record, file)
+        for number in range(2000):
+            folder = os.path.join(jobs, f"{number:08x}")
+            os.mkdir(folder, 0o700)
+            os.link(first, os.path.join(folder, "job.json"))
+        run(["chown", "-R", str(attacker.uid), jobs])
+        job, log = bed.counter(name="train", mib=4)
+        done = Measured(bed, "ps", "--all-users", "--all")
+        expect(f"the jobs of user {attacker.uid} cannot be looked at" in done.out, f"they can: {done.out[-300:]}")
+        expect(job in done.out, "the job of another is not listed")
+        expect(done.peak < 512 * MIB, f"it took {done.peak // MIB} MiB")
+        log.goes_on()
+        run(["find", jobs, "-name", "0000*", "-prune", "-exec", "rm", "-rf", "{}", "+"])
+
+
+if __name__ == "__main__":
+    main()
