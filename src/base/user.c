@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <grp.h>
+#include <linux/keyctl.h>
 #include <pwd.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,16 +62,25 @@ static int set_groups(const gid_t *groups, size_t n)
 	return syscall(SYS_setgroups, n, groups) < 0 ? -errno : 0;
 }
 
+/* The keys in a session's keyring may be used by every process that has it, of any user; ours are root's. Where the kernel has no
+ * keys, or a filter keeps them from us, the user cannot ask for them either. */
+static int leave_keys(void)
+{
+	if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL) >= 0 || errno == ENOSYS ||
+	    errno == EPERM)
+		return 0;
+	return -errno;
+}
+
 int user_become(uid_t uid, gid_t gid, const gid_t *groups, size_t n_groups)
 {
 	int r = set_groups(groups, n_groups);
 
 	if (r < 0)
 		return r;
-	return syscall(SYS_setresgid, gid, gid, gid) < 0 ||
-			       syscall(SYS_setresuid, uid, uid, uid) < 0
-		       ? -errno
-		       : 0;
+	if (syscall(SYS_setresgid, gid, gid, gid) < 0 || syscall(SYS_setresuid, uid, uid, uid) < 0)
+		return -errno;
+	return leave_keys();
 }
 
 static int set_gid(gid_t gid)

@@ -16,8 +16,8 @@
  * @ret: owned. Errors: -ENOMEM, or the database's. */
 int user_groups(gid_t **ret, size_t *ret_n, uid_t uid, gid_t gid, struct brumate_error *err);
 
-/** Becomes @uid irrevocably, in the calling thread alone: only makes system calls, for a child that was just forked.
- * 0 or -errno, and sets errno. */
+/** Becomes @uid irrevocably, in the calling thread alone, without the keys of our session: only makes system calls, for a child
+ * that was just forked. 0 or -errno, and sets errno. */
 int user_become(uid_t uid, gid_t gid, const gid_t *groups, size_t n_groups);
 
 /** While entered, the calling thread accesses files as another user. */

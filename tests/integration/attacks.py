@@ -12,7 +12,7 @@ import subprocess
 import time
 
 from as_root import as_root, env_of_root, listed, needs_root, ok
-from cases import MIB, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
+from cases import MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
 
 
 PLACES = 1024  # of users, that root looks at: USERS_MAX of src/cli/users.c
@@ -81,6 +81,39 @@ def huge_records(bed):
         expect(done.peak < 512 * MIB, f"it took {done.peak // MIB} MiB")
         log.goes_on()
         run(["find", jobs, "-name", "0000*", "-prune", "-exec", "rm", "-rf", "{}", "+"])
+
+
+# What a job of his gets of root's.
+
+KEYS = """
+while ! [ -e "$0" ]; do sleep 0.05; done
+keyctl print "$(keyctl search @s user brumate-test)"
+echo asked
+while :; do sleep 1; done
+"""
+
+
+@case
+@as_user
+def the_keys_of_roots_session(bed):
+    """His job comes back by a command of root's, whose session has keys."""
+    needs_root()
+    keyctl = shutil.which("keyctl")
+    if not keyctl:
+        raise Skipped("keyctl is not installed")
+    go = os.path.join(bed.dir, "go")
+    bed.counter(mib=4)  # so that root finds where he has his jobs
+    job, _ = bed.started(["sh", "-c", f"echo ready now; {KEYS}", go])
+    bed.ok("checkpoint", job)
+    bed.kill_shim(job)  # the next one is started by root's command
+    command = f"keyctl add user brumate-test roots-own @s >/dev/null && keyctl print %user:brumate-test && {bed.brumate} restore {bed.uid}/{job}"
+    done = run([keyctl, "session", "brumate-test", "sh", "-c", command], env=env_of_root(bed), cwd="/")
+    expect(done.code == 0 and "roots-own" in done.out, f"this test proves nothing: {done.why()}")
+    with open(go, "w", encoding="ascii"):
+        pass
+    log = bed.log(job)
+    log.wait_for("^asked")
+    expect("roots-own" not in log.text(), f"he has root's key: {log.tail()}")
 
 
 if __name__ == "__main__":
