@@ -3,7 +3,6 @@
 #include "broker/prepare.h"
 #include "gpu/copy.h"
 #include "base/clock.h"
-#include "base/fd.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/machine.h"

@@ -3,11 +3,9 @@
 #include "broker/transfer.h"
 #include "broker/digests.h"
 #include "base/fault.h"
-#include "base/log.h"
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 
 #define ZERO_BYTES (1ull << 30) /* filled by the GPU at a time */

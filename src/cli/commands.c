@@ -3,7 +3,6 @@
 #include "cli/command.h"
 #include "cli/options.h"
 
-#include <string.h>
 
 const struct option_spec help_option = FLAG(OPT_HELP, "help", 'h', "show this help");
 

@@ -31,7 +31,6 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
-#include "base/plain.h"
 #include "base/start.h"
 #include "base/user.h"
 #include "job/record.h"

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/cleanup.h"
 #include "job/request.h"
 
 static long long number_of(json_t *o, const char *key)

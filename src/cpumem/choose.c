@@ -18,7 +18,6 @@
 
 #include "base/array.h"
 #include "base/digest.h"
-#include "base/fd.h"
 #include "base/workers.h"
 #include "criu-plugin/hidden.h"
 #include "process/process.h"

@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/fd.h"
 
 enum { CODE_64 = 0x33, VDSO_BYTES = 8192, AUXV_BYTES_MAX = 4096, CALL_BYTES = 2 };
 

@@ -11,7 +11,6 @@
 #include <string.h>
 #include <sys/timerfd.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/array.h"
 #include "base/fd.h"

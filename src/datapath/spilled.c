@@ -3,11 +3,8 @@
 #include "datapath/spilled.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "wire/host-copy.h"
 

@@ -3,7 +3,6 @@
 #include "engine/neighbours.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

@@ -21,7 +21,6 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
-#include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/thread.h"

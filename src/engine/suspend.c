@@ -3,7 +3,6 @@
 #include "engine/engine.h"
 
 #include <errno.h>
-#include <stdio.h>
 
 #include "base/log.h"
 #include "datapath/park.h"

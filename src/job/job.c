@@ -5,7 +5,6 @@
  */
 #include "job/job.h"
 
-#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>

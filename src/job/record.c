@@ -6,7 +6,6 @@
 #include "job/record.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/schema.h"

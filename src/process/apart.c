@@ -29,7 +29,6 @@
 #include <unistd.h>
 
 #include "base/array.h"
-#include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/paths.h"

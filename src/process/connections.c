@@ -22,8 +22,6 @@
 
 #include "base/array.h"
 #include "base/clock.h"
-#include "base/fd.h"
-#include "base/hex.h"
 #include "process/socket-options.h"
 
 #define HEADING "brumate connections 1\n"

@@ -2,7 +2,6 @@
 /* Sockets of kinds that CRIU does not know, and what it does not take out of those that it knows. */
 #include "process/scan-private.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

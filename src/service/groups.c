@@ -11,9 +11,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "job/events.h"
 #include "job/group.h"

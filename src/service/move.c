@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/paths.h"
 
 /* ---- streams ---- */
 

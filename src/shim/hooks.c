@@ -21,7 +21,6 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
-#include "base/plain.h"
 #include "base/thread.h"
 #include "job/events.h"
 #include "process/reap.h"

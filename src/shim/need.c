@@ -7,11 +7,9 @@
  */
 #include "shim/shim.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/conf.h"

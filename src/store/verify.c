@@ -6,7 +6,6 @@
 #include "store/file-tree.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <string.h>
 
 /* The progress of files and packs as one. */

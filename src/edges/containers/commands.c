@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 /* The row of `brumate cdi`: linked by `brumate` too, for help and completion. */
-#include <stddef.h>
 
 #include "cli/options.h"
 

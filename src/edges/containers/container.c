@@ -17,7 +17,6 @@
 #include "base/machine.h"
 #include "base/paths.h"
 #include "datapath/park.h"
-#include "datapath/move.h"
 #include "edges/containers/container-private.h"
 #include "engine/gpu-set.h"
 #include "engine/steps.h"

@@ -18,10 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/cleanup.h"
-#include "base/clock.h"
 #include "base/digest.h"
 #include "base/fault.h"
 #include "base/fd.h"

@@ -3,7 +3,6 @@
 #include "edges/containers/container-private.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

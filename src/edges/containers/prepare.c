@@ -3,10 +3,8 @@
 #include "edges/containers/prepare.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,7 +14,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/conf.h"
-#include "base/fd.h"
 #include "base/log.h"
 #include "base/paths.h"
 #include "base/thread.h"

@@ -2,7 +2,6 @@
 /* Object stores as a kind of places for checkpoints (store/source.h): from URL and parameters to the functions of remote.h. */
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/paths.h"
 #include "edges/objects/remote.h"

@@ -3,7 +3,6 @@
 #include "edges/objects/object.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <openssl/evp.h>
 #include <stdio.h>
 #include <string.h>

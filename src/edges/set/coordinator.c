@@ -19,7 +19,6 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/paths.h"
-#include "base/start.h"
 #include "wire/wire.h"
 
 enum { WORDS_MAX = 256, GIVE_UP_MS = 60000, CHANNEL_END_MS = 5000 };

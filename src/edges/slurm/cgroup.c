@@ -2,7 +2,6 @@
 /* See cgroup.h. */
 #include "edges/slurm/cgroup.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>

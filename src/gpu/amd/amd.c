@@ -6,7 +6,6 @@
  */
 #include "gpu/amd/private.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -20,7 +20,6 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/fd.h"
 #include "base/packet.h"
 
 /* Closing a GPU and unpinning what was pinned by it take up to a second, and a copy that is under way comes first. */

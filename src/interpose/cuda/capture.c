@@ -3,7 +3,6 @@
  * Which streams are being captured into graphs. While one is, waiting for work is an error that may
  * end the capture: memory is then freed later, and the gate waits for its end.
  */
-#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <time.h>

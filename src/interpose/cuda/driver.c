@@ -4,7 +4,6 @@
  * last, and the calls by which it hands out its own functions.
  */
 #include <stdio.h>
-#include <string.h>
 
 #include "interpose/cuda/calls.h"
 #include "interpose/entry/elf-object.h"

@@ -7,7 +7,6 @@
  *
  * Advice, and where memory is wanted, move nothing here; they are remembered for who asks.
  */
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>

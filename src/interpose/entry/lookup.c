@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <link.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
