@@ -106,6 +106,14 @@ struct datapath_maps {
 	bool aliases_hidden; /* no memory of another member */
 };
 
+/** Jobs of other nodes, whose work kernels of this one may wait for. */
+struct datapath_elsewhere {
+	/* While all members here are idle and let nothing through: 0, so are all elsewhere; 1, not yet; <0, it is given up.
+	 * Called in a thread of its own, again and again. NULL: there are none. */
+	int (*all_idle)(void *arg, struct brumate_error *err);
+	void *arg;
+};
+
 struct move;
 
 struct datapath {
@@ -117,6 +125,7 @@ struct datapath {
 	struct progress *progress;
 	uint32_t lock_timeout_ms; /* for closing a gate, if the progress has no deadline */
 	bool force; /* proceed although some memory cannot be taken apart by the library */
+	struct datapath_elsewhere elsewhere;
 	struct datapath_keep keep;
 	enum datapath_copy {
 		DATAPATH_COPY_FIRST, /* the program resumes after its memory was copied out */

@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -19,6 +21,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/thread.h"
 #include "base/user.h"
 #include "base/workers.h"
 #include "client/broker.h"
@@ -33,7 +36,7 @@ enum {
 	TELL_EVERY_MS = 10000,
 	RESERVE_PART = 32,
 	OTHERS_PART = 16,
-	LET_IN_THREADS = 256
+	LET_IN_THREADS = 256,
 };
 
 /* ---- finding ---- */
@@ -217,7 +220,9 @@ static int make_drain(struct datapath *d, struct brumate_error *err)
 	auto_close int fd = -1;
 	void *at;
 
-	if (d->n_agents < 2 || d->n_agents > AGENT_DRAIN_MEMBERS_MAX)
+	const size_t n = d->n_agents + !!d->elsewhere.all_idle;
+
+	if (!d->n_agents || n < 2 || n > AGENT_DRAIN_MEMBERS_MAX)
 		return 0;
 	fd = memfd_create("brumate-drain", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	if (fd < 0 || ftruncate(fd, sizeof(*d->drain)) < 0 ||
@@ -228,7 +233,7 @@ static int make_drain(struct datapath *d, struct brumate_error *err)
 		return brumate_fail(err, errno, "shared memory of the agents: %m");
 	d->drain = at;
 	d->drain->start_ns = clock_now_ns();
-	d->drain->busy = ~0ull >> (AGENT_DRAIN_MEMBERS_MAX - d->n_agents);
+	d->drain->busy = ~0ull >> (AGENT_DRAIN_MEMBERS_MAX - n);
 	d->drain_fd = take_fd(&fd);
 	return 0;
 }
@@ -248,6 +253,124 @@ static void leave_drain(struct datapath *d, size_t member)
 	__atomic_fetch_and(&d->drain->busy, ~(1ull << member), __ATOMIC_SEQ_CST);
 	__atomic_fetch_add(&d->drain->changes, 1, __ATOMIC_SEQ_CST);
 	syscall(SYS_futex, &d->drain->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* ---- jobs of other nodes ---- */
+
+/* The bit after those of the agents is theirs. */
+struct elsewhere {
+	struct datapath *d;
+	struct agent_drain *drain;
+	size_t n; /* of the agents */
+	unsigned int calls,
+		turn_ms; /* how many calls of each are let through at a time, and until when at least */
+	pthread_t thread;
+	bool started;
+	atomic_bool all_asked; /* the agents have answered */
+	int result;
+	struct brumate_error error;
+};
+
+enum { NO_PASSES = 1, CALLS_MAX = 64, TURN_MS = 5, TURN_MS_MAX = 40 };
+
+static void give_passes(const struct elsewhere *e, size_t n)
+{
+	__atomic_store_n(&e->drain->passes, NO_PASSES + (uint32_t)n, __ATOMIC_SEQ_CST);
+	__atomic_fetch_add(&e->drain->changes, 1, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, &e->drain->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static uint64_t busy_here(const struct elsewhere *e)
+{
+	return __atomic_load_n(&e->drain->busy, __ATOMIC_SEQ_CST) & ~(1ull << e->n);
+}
+
+static void await_change(const struct elsewhere *e, uint32_t seen)
+{
+	const struct timespec turn = { .tv_nsec = e->turn_ms * NS_PER_MS };
+
+	syscall(SYS_futex, &e->drain->changes, FUTEX_WAIT, seen, &turn, NULL, 0);
+}
+
+/* Members that are all busy wait for others elsewhere: they are ahead, and keep no passes for when those have caught up. Some that are
+ * may wait for others here, which are idle. */
+static void have_some_catch_up(const struct elsewhere *e, uint64_t busy)
+{
+	give_passes(e, e->n - (size_t)__builtin_popcountll(busy));
+}
+
+/* Has the members let their calls through until all are idle with no passes left. Members that are behind need as many as they are
+ * behind, those that are ahead none: so it is twice as many each time, and a single one again for members that were ahead. False:
+ * they will not be idle. */
+static bool take_turn(struct elsewhere *e)
+{
+	uint64_t until_ns = deadline_in_ms(e->turn_ms);
+	bool was_ahead = false, used = false;
+
+	give_passes(e, e->calls * e->n);
+	for (;;) {
+		uint32_t seen = __atomic_load_n(&e->drain->changes, __ATOMIC_SEQ_CST);
+		const bool last = atomic_load(&e->all_asked), late = clock_now_ns() >= until_ns;
+		const uint64_t busy = busy_here(e);
+
+		used = __atomic_load_n(&e->drain->passes, __ATOMIC_SEQ_CST) == NO_PASSES;
+		if (busy && last)
+			return false;
+		if (!busy && (used || late || last)) {
+			__atomic_store_n(&e->drain->passes, NO_PASSES, __ATOMIC_SEQ_CST);
+			if (!busy_here(e))
+				break;
+		} else if (busy && late) {
+			was_ahead = true;
+			until_ns = deadline_in_ms(e->turn_ms);
+			have_some_catch_up(e, busy);
+		}
+		await_change(e, seen);
+	}
+	if (was_ahead)
+		e->calls = 1;
+	else if (used)
+		e->calls = e->calls < CALLS_MAX ? e->calls * 2 : CALLS_MAX;
+	else
+		e->turn_ms = e->turn_ms < TURN_MS_MAX ? e->turn_ms * 2 : TURN_MS_MAX;
+	return true;
+}
+
+/* Closing without them would take for ever where a kernel of one node waits for work that a gate of another holds back. */
+static void *meet_elsewhere(void *arg)
+{
+	struct elsewhere *e = arg;
+
+	e->result = 1;
+	while (e->result == 1 && take_turn(e))
+		e->result = e->d->elsewhere.all_idle(e->d->elsewhere.arg, &e->error);
+	leave_drain(e->d, e->n);
+	return NULL;
+}
+
+static int start_elsewhere(struct elsewhere *e, struct datapath *d, struct brumate_error *err)
+{
+	*e = (struct elsewhere){
+		.d = d, .drain = d->drain, .n = d->n_agents, .calls = 1, .turn_ms = TURN_MS
+	};
+	if (!d->elsewhere.all_idle || !d->drain)
+		return 0;
+	int r = thread_start(&e->thread, meet_elsewhere, e);
+	e->started = r == 0;
+	return r < 0 ? brumate_fail(err, -r, "thread: %m") : 0;
+}
+
+static int end_elsewhere(struct elsewhere *e, struct brumate_error *err)
+{
+	if (!e->started)
+		return 0;
+	atomic_store(&e->all_asked, true);
+	__atomic_fetch_add(&e->drain->changes, 1, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, &e->drain->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+	pthread_join(e->thread, NULL);
+	if (e->result < 0)
+		*err = e->error;
+	return e->result < 0 ? e->result : 0;
 }
 
 /* The process cannot be kept from exiting any more, and has device memory until it has exited. */
@@ -279,10 +402,13 @@ static int gate_agent(struct datapath *d, struct datapath_agent *a, struct bruma
 /* Returns 0 if all were asked; each agent keeps its own result. */
 static int gate_agents(struct datapath *d, struct brumate_error *err)
 {
+	struct elsewhere e;
 	int r = make_drain(d, err);
 
-	if (r == 0)
+	if (r == 0 && (r = start_elsewhere(&e, d, err)) == 0) {
 		agents_ask(d, gate_agent, NULL);
+		r = end_elsewhere(&e, err);
+	}
 	drop_drain(d);
 	return r;
 }

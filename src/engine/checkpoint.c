@@ -426,6 +426,20 @@ static void close_criu(struct op *op)
 	cleanup_close(&op->checkpoint.work_fd);
 }
 
+/* Where the job is one of several, all close theirs in step. One with no gate to close comes to the meeting as well. */
+static int close_gates(struct op *op, struct brumate_error *err)
+{
+	if (together_is_wanted(op))
+		op->data.elsewhere = (struct datapath_elsewhere){ together_all_idle, op };
+	int r = step_gate(op, err), again = together_is_wanted(op) && !op->together_idle;
+
+	op->data.elsewhere = (struct datapath_elsewhere){ 0 };
+	while (r >= 0 && again)
+		if ((again = together_all_idle(op, err)) < 0)
+			r = again;
+	return r;
+}
+
 /* Starts CRIU, which comes up while the GPU processes are put away: the job does not wait for it. */
 static int start_criu(struct op *op, struct brumate_error *err)
 {
@@ -590,7 +604,7 @@ static const struct step checkpoint_steps[] = {
 	{ "live", "the copy of a running job", copy_live, undo_live },
 	{ "criu-start", "CRIU to start", start_criu, close_criu },
 	{ "meet", "the other members of the set", together_begin, NULL },
-	{ "gate", "calls and kernels in flight", step_gate, step_undo_park },
+	{ "gate", "calls and kernels in flight", close_gates, step_undo_park },
 	{ "park", "the job's agents", step_park, step_undo_park },
 	{ "copy", "nothing", copy_out, step_undo_copy },
 	{ "unmap", "the job's agents", step_unmap, NULL },

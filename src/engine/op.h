@@ -93,6 +93,7 @@ struct op {
 	struct op_checkpoint checkpoint;
 	struct op_restore restore;
 	int together_fd; /* to the coordinator of several operations (engine/together.h); -1: none */
+	bool together_idle; /* the meeting of that name is over */
 	char *together_closes; /* owned: connections that a restored member finds closed (sockets_close) */
 };
 

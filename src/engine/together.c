@@ -167,6 +167,16 @@ int together_meet(struct op *op, const char *at, struct brumate_error *err)
 	return together_is_wanted(op) ? meet(op, at, answer, err) : 0;
 }
 
+int together_all_idle(void *arg, struct brumate_error *err)
+{
+	char answer[PACKET_BYTES];
+	struct op *op = arg;
+	int r = meet(op, "idle", answer, err);
+
+	op->together_idle = r == 0;
+	return r;
+}
+
 /* A store that does not answer may have the others go on or not: nobody can tell, and to guess would be to lose one. */
 static int ask_store(struct op *op)
 {

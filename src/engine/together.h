@@ -11,6 +11,8 @@
  * of SET_CONNECTIONS and whole lines. Where they do not fit those of the others the answer is "again", and it looks once more.
  *
  *	checkpoint  ready   all have looked, and nothing is touched; the answer is "go PATH", of the decision
+ *	            idle    its gates are closed over idle GPUs. The answer is "again" where others are not as far: their kernels may wait
+ *	                    for work of this one, so it lets some through, and comes again
  *	            held    with --leave-running: the job is in the images, and stands still, its connections held (process/socket-hold.h)
  *	            stored  the checkpoint is complete. Decided: it counts, or the job runs on
  *	restore     ready   all is verified, nothing is built
@@ -29,6 +31,9 @@ int together_begin(struct op *op, struct brumate_error *err);
 
 /** A meeting. Does nothing for an operation that is alone. */
 int together_meet(struct op *op, const char *at, struct brumate_error *err);
+
+/** The meeting "idle", as datapath_elsewhere.all_idle: 0; 1: the others are not as far. */
+int together_all_idle(void *op, struct brumate_error *err);
 
 /** The last meeting. Waits for the store where it cannot tell how that was decided. -ECANCELED: it was given up. */
 int together_decide(struct op *op, const char *at, struct brumate_error *err);

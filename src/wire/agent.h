@@ -154,14 +154,16 @@ enum { AGENT_SNAPSHOT_ITEM = 3, AGENT_SNAPSHOT_GPUS_MAX = AGENT_PIECES_MAX / AGE
  * through from time to time. The bits in @busy are the members that are not idle. A member sets its own bit only
  * while another's is set: once @busy is 0 it stays 0, and all gates are closed over idle GPUs. The shim clears the
  * bit of a member that has ended. All are written atomically; @changes is a futex that counts changes of @busy. The
- * memory is a memfd that is sealed against shrinking.
+ * memory is a memfd that is sealed against shrinking. Where kernels may wait for jobs of other nodes, the shim has a bit
+ * for those, and gives out passes: where @passes is not 0, it is one more than how many calls the members may yet let
+ * through. With none left they stay idle while the shim asks whether the others are.
  */
 enum { AGENT_DRAIN_MEMBERS_MAX = 64 };
 
 struct agent_drain {
 	uint64_t busy;
 	uint64_t start_ns; /* CLOCK_MONOTONIC of the shim; only older agents read it */
-	uint32_t changes, reserved;
+	uint32_t changes, passes;
 };
 
 /* n in the replies to HELLO and GATE. The text says what the process shares with others. An agent that cannot

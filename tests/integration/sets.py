@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 
-from cases import EXIT_STILL_RUNNING, Log, Skipped, case, expect, main, read_text, run, wait_until
+from cases import EXIT_STILL_RUNNING, Log, Skipped, all_go_on, case, expect, main, read_text, run, wait_until
 
 NEEDED = ("ip", "unshare", "nsenter", "mount")
 
@@ -335,6 +335,52 @@ def two_members_of_one_node_by_loopback(bed):
             log.goes_on(3)
 
 
+def start_ranks(nodes, *options, word=None):
+    """Ranks whose kernels wait on the GPU for those of the other nodes."""
+    ips = ",".join(f"10.77.0.{k + 1}" for k in range(len(nodes.nodes)))
+    for k, node in enumerate(nodes):
+        os.makedirs(f"{nodes.dir}/{node.name}/log", exist_ok=True)
+        node.ok("run", "--name", "ranks", "--log", f"{nodes.here}/log/ring.log", "--", nodes.bed.program("ranks"), word or f"{k}:{ips}", "--mib", 2,
+                *options)
+    for node in nodes:
+        all_go_on(node.log(), word="rank")
+
+
+def save_in_step(nodes):
+    for turn in range(3):
+        goes_on = turn == 1
+        nodes.set_ok("checkpoint", *(["-R"] if goes_on else []), "--name", f"g{turn}", *nodes.members())
+        if not goes_on:
+            nodes.set_ok("restore", f"g{turn}")
+        for node in nodes:
+            all_go_on(node.log(), word="rank")
+
+
+@case
+def gates_close_in_step(bed):
+    """Though a kernel of one node waits for one that the gate of another holds back."""
+    with Nodes(bed, 2) as nodes:
+        start_ranks(nodes, "--busy-ms", 5)
+        save_in_step(nodes)
+
+
+@case
+def gates_of_three_close_in_step(bed):
+    with Nodes(bed, 3) as nodes:
+        start_ranks(nodes, "--interval-ms", 30)
+        save_in_step(nodes)
+
+
+@case
+def gates_of_ranks_that_wait_for_nobody(bed):
+    """They are idle at once by chance alone; and each node has several of them."""
+    with Nodes(bed, 2) as nodes:
+        start_ranks(nodes, "--busy-ms", 40, word="independent")
+        nodes.set_ok("checkpoint", "-R", "--name", "g", *nodes.members())
+        for node in nodes:
+            all_go_on(node.log(), word="rank")
+
+
 def channels(nodes):
     """The pids of `brumate set member`."""
     found = []
@@ -358,7 +404,7 @@ def whoever_is_killed_before_the_decision(bed):
     """The shim, CRIU or the channel of a member, or the coordinator: at each meeting."""
     with Nodes(bed, 2) as nodes:
         nodes.start_ring()
-        for options, meetings in (([], ("ready", "stored")), (["-R"], ("held", "stored"))):
+        for options, meetings in (([], ("ready", "idle", "stored")), (["-R"], ("idle", "held", "stored"))):
             save = ["checkpoint", *options, "--name", "never", *nodes.members()]
             for at in meetings:
                 nodes.fault(nodes[1], f"checkpoint.at-{at}", "kill")

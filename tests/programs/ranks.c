@@ -5,8 +5,10 @@
  * ranks by sockets, as collective libraries do between machines; no memory is shared. The word is the number
  * of ranks; they take the GPUs from --gpu on in turn. With --interval-ms the ranks are not in step: each pauses
  * for that long at other times. With the word "independent" three of them do the same work and wait for nobody;
- * with the word "threads" two ranks are threads of one process.
+ * with the word "threads" two ranks are threads of one process. With the word RANK:IP,IP,... this is one rank, of those
+ * at these addresses, in the order of their numbers.
  */
+#include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,7 +23,7 @@
 #include "cuda.h"
 #include "program.h"
 
-enum { RANKS_MAX = 16, LAYERS = 8, AHEAD = 4 };
+enum { RANKS_MAX = 16, LAYERS = 8, AHEAD = 4, PORT = 7072 };
 
 static unsigned int n_ranks = 2;
 static _Thread_local unsigned int rank;
@@ -209,6 +211,58 @@ static void run_threads(struct options *options)
 	pthread_join(second, NULL);
 }
 
+static struct sockaddr_in address_of(const char *ip)
+{
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(PORT) };
+
+	if (inet_pton(AF_INET, ip, &a.sin_addr) != 1)
+		die("%s is no address", ip);
+	return a;
+}
+
+/* Until it has started, too, of which nothing tells. */
+static int link_to(const char *ip)
+{
+	const struct sockaddr_in a = address_of(ip);
+
+	for (;;) {
+		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+		if (connect(fd, (const struct sockaddr *)&a, sizeof(a)) == 0 &&
+		    write(fd, &rank, sizeof(rank)) == sizeof(rank))
+			return fd;
+		close(fd);
+		usleep(50000);
+	}
+}
+
+/* To the ranks before this one; those after it come to us. */
+static void link_nodes(char *ips)
+{
+	char *rest = ips, *all[RANKS_MAX] = { 0 };
+	int on = 1, l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	for (n_ranks = 0; rest && n_ranks < RANKS_MAX; n_ranks++)
+		all[n_ranks] = strsep(&rest, ",");
+	if (rank >= n_ranks)
+		die("rank %u of %u", rank, n_ranks);
+	const struct sockaddr_in own = address_of(all[rank]);
+	setsockopt(l, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	if (bind(l, (const struct sockaddr *)&own, sizeof(own)) < 0 || listen(l, RANKS_MAX) < 0)
+		die("bind: %m");
+	for (unsigned int k = 0; k < rank; k++)
+		links[rank][k] = link_to(all[k]);
+	for (unsigned int k = rank + 1; k < n_ranks; k++) {
+		int fd = accept(l, NULL, NULL);
+		unsigned int who;
+
+		if (read(fd, &who, sizeof(who)) != sizeof(who) || who >= n_ranks)
+			die("no rank has come");
+		links[rank][who] = fd;
+	}
+	close(l);
+}
+
 int main(int argc, char **argv)
 {
 	struct options options = { .mib = 16, .chunk_mib = 1 };
@@ -216,12 +270,23 @@ int main(int argc, char **argv)
 	int status;
 
 	options_parse(&options, argc, argv,
-		      "ranks [2|independent|threads] [--mib 16] [--busy-ms 0] [--interval-ms 0] "
+		      "ranks [2|independent|threads|RANK:IP,...] [--mib 16] [--busy-ms 0] "
+		      "[--interval-ms 0] "
 		      "[--steps N] [--gpu 0]");
 	independent = options.word && !strcmp(options.word, "independent");
 	threads = options.word && !strcmp(options.word, "threads");
 	if (threads) {
 		run_threads(&options);
+		return 0;
+	}
+	const char *colon = options.word ? strchr(options.word, ':') : NULL;
+	if (colon) {
+		char ips[256];
+
+		snprintf(ips, sizeof(ips), "%s", colon + 1);
+		rank = (unsigned int)atoi(options.word);
+		link_nodes(ips);
+		run_rank(&options);
 		return 0;
 	}
 	if (options.word)

@@ -21,7 +21,14 @@
 #include "base/paths.h"
 #include "wire/wire.h"
 
-enum { WORDS_MAX = 256, GIVE_UP_MS = 60000, CHANNEL_END_MS = 5000 };
+enum {
+	WORDS_MAX = 256,
+	GIVE_UP_MS = 60000,
+	CHANNEL_END_MS = 5000,
+	/* How long one that is idle waits for the others at first, and at most. */
+	IDLE_MS = 20,
+	IDLE_MS_MAX = 160,
+};
 
 void set_fini(struct set *s)
 {
@@ -267,15 +274,43 @@ void set_name_member(char *ret, size_t room, const struct member *m)
 	snprintf(ret, room, "%s%s%s", m->node, *m->node ? ":" : "", m->what);
 }
 
+static void send_again(struct member *m)
+{
+	m->at[0] = '\0';
+	cleanup_free(&m->connections);
+	send_line(m, json_pack("{s:s}", "again", ""));
+}
+
+/* Those that are idle let nothing through, which a kernel of one that is not may wait for: they are to, for a moment. The
+ * pauses become longer, for members that have nothing to do with each other are idle at once only by chance. */
+static bool have_some_go_on(struct set *s, const char *at, unsigned *pause_ms)
+{
+	if (strcmp(at, "idle") != 0 || deadline_left_ms(s->deadline_ns) == 0)
+		return false;
+	*pause_ms = *pause_ms < IDLE_MS_MAX / 2 ? *pause_ms * 2 : IDLE_MS_MAX;
+	for (size_t i = 0; i < s->n; i++)
+		if (!strcmp(s->members[i].at, at))
+			send_again(&s->members[i]);
+	return true;
+}
+
 /* Waits until all have come to @at. */
 static int meet(struct set *s, const char *at, struct brumate_error *err)
 {
+	unsigned pause_ms = IDLE_MS;
+	uint64_t until_ns = strcmp(at, "idle") ? s->deadline_ns : deadline_in_ms(pause_ms);
 	const struct member *late;
 	char point[32], who[300];
 
 	while (!one_has_ended(s) && (late = find_late(s, at))) {
-		int r = hear_some(s, s->deadline_ns, s->cancel_fd);
+		int r = hear_some(s, until_ns, s->cancel_fd);
 
+		if (r == -ETIMEDOUT && have_some_go_on(s, at, &pause_ms)) {
+			until_ns = deadline_in_ms(pause_ms);
+			if (until_ns > s->deadline_ns)
+				until_ns = s->deadline_ns;
+			continue;
+		}
 		if (r == 0)
 			continue;
 		set_name_member(who, sizeof(who), late);
@@ -291,12 +326,12 @@ static int meet(struct set *s, const char *at, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "injected: %m") : 0;
 }
 
-static void answer(struct set *s, const char *word, const char *path)
+static void have_all_go_on(struct set *s, const char *path)
 {
 	for (size_t i = 0; i < s->n; i++) {
 		s->members[i].at[0] = '\0';
 		cleanup_free(&s->members[i].connections);
-		send_line(&s->members[i], json_pack("{s:s}", word, path));
+		send_line(&s->members[i], json_pack("{s:s}", "go", path));
 	}
 }
 
@@ -315,9 +350,17 @@ static int look(struct set *s, const char *at, struct brumate_error *err)
 
 	if (r < 0 || !some_are_outside(s))
 		return r;
-	answer(s, "again", "");
+	for (size_t i = 0; i < s->n; i++)
+		send_again(&s->members[i]);
 	r = meet(s, at, err);
 	return r < 0 ? r : connections_check(s, false, err);
+}
+
+/* They are looked at while the members run, and once all stand still; later, ones that are saved run on. */
+static int check_connections(struct set *s, const char *const *meetings, size_t i,
+			     struct brumate_error *err)
+{
+	return i == 0 ? look(s, meetings[i], err) : i == 2 ? connections_check(s, true, err) : 0;
 }
 
 /* ---- the end ---- */
@@ -441,12 +484,12 @@ int set_run(struct set *s, const char *word, const char *const *meetings, struct
 						    s->members[i].parameters));
 	for (size_t i = 0; meetings[i] && r == 0; i++) {
 		r = meet(s, meetings[i], &own);
-		if (r == 0 && i < 2) /* later, jobs that are saved run on */
-			r = i ? connections_check(s, true, &own) : look(s, meetings[i], &own);
+		if (r == 0)
+			r = check_connections(s, meetings, i, &own);
 		if (r == 0 && !meetings[i + 1] && (r = commit(s, w, arg, &own)) == 0)
 			fault_point("set.committed");
 		if (r == 0)
-			answer(s, "go", w->path);
+			have_all_go_on(s, w->path);
 		s->touched = s->touched || r == 0;
 	}
 	if (r < 0) {

@@ -23,8 +23,8 @@
 
 enum { TIMEOUT_MS = 600000, MEMBERS_MAX = 65536 };
 
-static const char *const save_meetings[] = { "ready", "stored", NULL };
-static const char *const save_running_meetings[] = { "ready", "held", "stored", NULL };
+static const char *const save_meetings[] = { "ready", "idle", "stored", NULL };
+static const char *const save_running_meetings[] = { "ready", "idle", "held", "stored", NULL };
 static const char *const restore_meetings[] = { "ready", "built", "filled", NULL };
 
 /* ---- what both need ---- */

@@ -5,7 +5,8 @@
  * line is a JSON object:
  *
  *	to the member    {"do": "checkpoint" or "restore", "parameters": {...}}, then {"go": ""} for each meeting; its end gives up
- *			 or {"again": ""}: it looks at its connections once more, and comes to the same meeting
+ *			 or {"again": ""}: it looks at its connections once more, or lets work
+ *			 through, and comes to the same meeting
  *	of the member    {"connections": "open LOCAL PEER WHO\n..."}, as often as it takes, before the meetings of a job that is saved,
  *			 {"at": "ready"} at each meeting (engine/together.h), then {"done": {...}} or {"failed": {...}}
  *

@@ -60,8 +60,7 @@ enum {
 struct look {
 	atomic_uint refs;
 	atomic_bool done, given_up;
-	atomic_int
-		failed; /* of the first context with a permanent error; 0: none */
+	atomic_int failed; /* of the first context with a permanent error; 0: none */
 	size_t n;
 	atomic_size_t n_begun, n_idle; /* contexts: one thread waits for each */
 	void *contexts[];
@@ -249,15 +248,40 @@ static void become_idle(struct members *m)
 		tell_members(m->shared);
 }
 
-/* False: all are idle, and stay so. */
+enum { NO_PASSES = 1 };
+
+static bool are_held(const struct members *m)
+{
+	return m->shared && __atomic_load_n(&m->shared->passes, __ATOMIC_SEQ_CST) == NO_PASSES;
+}
+
+static bool take_pass(struct members *m)
+{
+	uint32_t seen = __atomic_load_n(&m->shared->passes, __ATOMIC_SEQ_CST);
+
+	while (seen > NO_PASSES)
+		if (__atomic_compare_exchange_n(&m->shared->passes, &seen, seen - 1, false,
+						__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+			tell_members(m->shared);
+			return true;
+		}
+	return seen != NO_PASSES;
+}
+
+/* False: all are idle, and stay so; or there are no passes. The shim takes those back before it looks at the bits, so ours is set
+ * before we look for one. */
 static bool become_busy(struct members *m)
 {
 	uint64_t seen = others_busy(m);
 
 	while (seen)
 		if (__atomic_compare_exchange_n(&m->shared->busy, &seen, seen | m->own, false,
-						__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-			return true;
+						__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+			if (take_pass(m))
+				return true;
+			become_idle(m);
+			return false;
+		}
 	return false;
 }
 
@@ -349,7 +373,7 @@ static uint64_t step_idle(struct drain *d)
 {
 	uint64_t now = clock_now_ns(), turn = next_call(d, now);
 
-	if (!gate_holds_back())
+	if (!gate_holds_back() || are_held(&d->members))
 		return DEADLINE_NEVER;
 	if (turn > now)
 		return turn;
