@@ -37,6 +37,7 @@ void set_fini(struct set *s)
 
 		cleanup_close(&m->in);
 		cleanup_close(&m->out);
+		cleanup_close(&m->said);
 		free(m->node);
 		free(m->what);
 		free(m->buf);
@@ -60,7 +61,7 @@ struct member *set_add(struct set *s, const char *node, size_t node_len, const c
 		json_decref(parameters);
 		return NULL;
 	}
-	*m = (struct member){ .in = -1, .out = -1, .parameters = parameters };
+	*m = (struct member){ .in = -1, .out = -1, .said = -1, .parameters = parameters };
 	s->n++;
 	m->node = strndup(node, node_len);
 	m->what = strdup(what);
@@ -117,34 +118,39 @@ fail:
 	return NULL;
 }
 
-static _Noreturn void run_channel(char **argv, bool is_here, int in, int out)
+static _Noreturn void run_channel(char **argv, bool is_here, int in, int out, int said)
 {
 	setpgid(0, 0); /* Ctrl-C is for us: we have the members give up, and wait until they have */
-	if (dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0)
+	if (dup2(in, STDIN_FILENO) < 0 || dup2(out, STDOUT_FILENO) < 0 ||
+	    dup2(said, STDERR_FILENO) < 0)
 		_exit(EXIT_FAILED);
 	if (is_here)
 		execv("/proc/self/exe", argv);
 	else
 		execvp(argv[0], argv);
+	dprintf(STDERR_FILENO, "%s: %m\n", argv[0]);
 	_exit(EXIT_NO_COMMAND);
 }
 
 static int start_channel(const struct set *s, struct member *m, struct brumate_error *err)
 {
-	int to[2] = { -1, -1 }, from[2] = { -1, -1 };
+	int to[2] = { -1, -1 }, from[2] = { -1, -1 }, said[2] = { -1, -1 };
 	auto_free char **argv = channel_argv(s, m);
 
 	if (!argv)
 		return brumate_fail(err, ENOMEM, "%m");
-	if (pipe2(to, O_CLOEXEC) < 0 || pipe2(from, O_CLOEXEC) < 0)
+	if (pipe2(to, O_CLOEXEC) < 0 || pipe2(from, O_CLOEXEC) < 0 || pipe2(said, O_CLOEXEC) < 0)
 		return brumate_fail(err, errno, "pipe: %m");
 	m->pid = fork();
 	if (m->pid == 0)
-		run_channel(argv, !*m->node, to[0], from[1]);
+		run_channel(argv, !*m->node, to[0], from[1], said[1]);
 	close(to[0]);
 	close(from[1]);
+	close(said[1]);
 	m->in = to[1];
 	m->out = from[0];
+	m->said = said[0];
+	fcntl(m->said, F_SETFL, O_NONBLOCK);
 	return m->pid < 0 ? brumate_fail(err, errno, "fork: %m") : 0;
 }
 
@@ -203,6 +209,38 @@ static void take_line(struct member *m, const char *line)
 	m->ended = m->ended || failed || m->done || m->why.code;
 }
 
+/* Passes on what it says to people, but for the last line: that may be why it fails. */
+static void pass_on_said(struct member *m, const char *text, size_t len)
+{
+	char *last = m->last_said;
+
+	for (size_t i = 0; i < len; i++) {
+		size_t have = strlen(last);
+
+		if (have && last[have - 1] == '\n') {
+			fprintf(stderr, "%s: %s", *m->node ? m->node : "here", last);
+			last[0] = '\0';
+			have = 0;
+		}
+		if (text[i] == '\n' ? have : have + 2 < sizeof(m->last_said)) {
+			last[have] = text[i];
+			last[have + 1] = '\0';
+		}
+	}
+}
+
+/* What it has left behind may hold that end for ever: nobody waits for it to close. */
+static void hear_said(struct member *m)
+{
+	char text[SAID_BYTES];
+	ssize_t n = m->said < 0 ? 0 : read(m->said, text, sizeof(text));
+
+	if (n > 0)
+		pass_on_said(m, text, (size_t)n);
+	else if (n == 0 || (errno != EINTR && errno != EAGAIN))
+		cleanup_close(&m->said);
+}
+
 static void hear(struct member *m)
 {
 	char *buf = m->len + 1 < LINE_BYTES_MAX ? realloc(m->buf, m->len + 4097) : NULL;
@@ -235,19 +273,25 @@ static void hear(struct member *m)
 static int hear_some(struct set *s, uint64_t deadline_ns, int cancel_fd)
 {
 	const int left_ms = deadline_left_ms(deadline_ns);
-	auto_free struct pollfd *fds = calloc(s->n + 1, sizeof(*fds));
+	auto_free struct pollfd *fds = calloc(2 * s->n + 1, sizeof(*fds));
+	struct pollfd *said = fds ? fds + s->n + 1 : NULL;
 
 	if (!fds)
 		return -ENOMEM;
-	for (size_t i = 0; i < s->n; i++)
+	for (size_t i = 0; i < s->n; i++) {
 		fds[i] = (struct pollfd){ .fd = s->members[i].out, .events = POLLIN };
+		said[i] = (struct pollfd){ .fd = s->members[i].said, .events = POLLIN };
+	}
 	fds[s->n] = (struct pollfd){ .fd = cancel_fd, .events = POLLIN };
-	int n = left_ms ? poll(fds, s->n + 1, left_ms) : 0;
+	int n = left_ms ? poll(fds, 2 * s->n + 1, left_ms) : 0;
 	if (n == 0)
 		return -ETIMEDOUT;
-	for (size_t i = 0; n > 0 && i < s->n; i++)
+	for (size_t i = 0; n > 0 && i < s->n; i++) {
+		if (said[i].revents)
+			hear_said(&s->members[i]);
 		if (fds[i].revents)
 			hear(&s->members[i]);
+	}
 	return n > 0 && fds[s->n].revents ? -ECANCELED : 0;
 }
 
@@ -381,18 +425,26 @@ static bool all_are_closed(const struct set *s)
 	return true;
 }
 
-/* What a launcher says it says on our stderr; its exit status is known only now. */
+/* Its exit status is known only now. The last line that it said may be the reason, as a launcher's is. */
 static void tell_how_ended(struct member *m, int status)
 {
-	if (m->why.code != EPIPE)
-		return;
-	if (WIFSIGNALED(status))
-		brumate_fail(&m->why, EPIPE, "its channel has ended: by signal %d",
-			     WTERMSIG(status));
-	else if (WEXITSTATUS(status))
+	const bool is_reason = m->why.code == EPIPE;
+	char *last = m->last_said;
+
+	for (size_t left = 64; m->said >= 0 && left; left--) /* what it has left may go on */
+		hear_said(m);
+	last[strcspn(last, "\n")] = '\0';
+	const char *colon = *last ? ": " : "";
+	if (!is_reason && *last)
+		fprintf(stderr, "%s: %s\n", *m->node ? m->node : "here", last);
+	else if (is_reason && WIFSIGNALED(status))
+		brumate_fail(&m->why, EPIPE, "its channel has ended: by signal %d%s%s",
+			     WTERMSIG(status), colon, last);
+	else if (is_reason && WEXITSTATUS(status))
 		brumate_fail(&m->why, EPIPE,
-			     "its channel has ended: the command that speaks for it exited with %d",
-			     WEXITSTATUS(status));
+			     "its channel has ended: the command that speaks for it exited with "
+			     "%d%s%s",
+			     WEXITSTATUS(status), colon, last);
 }
 
 /* Channels that hang are killed; the members at their other ends come to their end without them. */

@@ -24,15 +24,17 @@
 #include "base/error.h"
 #include "store/set.h"
 
-enum { LINE_BYTES_MAX = 1 << 20, AT_BYTES = 16 };
+enum { LINE_BYTES_MAX = 1 << 20, AT_BYTES = 16, SAID_BYTES = 512 };
 
 struct member {
 	char *node;	    /* owned; "": here */
 	char *what;	    /* the job, or the checkpoint; owned */
 	json_t *parameters; /* owned */
 	pid_t pid;
-	int in, out; /* of the channel; -1: closed */
-	char *buf;   /* owned: what of a line has come */
+	int in, out;		    /* of the channel; -1: closed */
+	int said;		    /* the stderr of what speaks for it; -1: closed */
+	char last_said[SAID_BYTES]; /* a line of it that was not passed on yet */
+	char *buf;		    /* owned: what of a line has come */
 	size_t len;
 	char at[AT_BYTES];
 	char *connections;	  /* owned: lines, since the last meeting; NULL: none */
