@@ -5,7 +5,7 @@ MESON  ?= meson
 FUZZ_SECONDS ?= 20
 
 .PHONY: all setup build demo check check-unit check-asan check-tsan check-clang check-fuzz check-style \
-	soak weave zdtm check-commits bench bench-llm gpu-check gpu-bundle install uninstall dist deb rpm node clean format
+	soak weave zdtm check-commits bench bench-llm gpu-check gpu-bundle install site uninstall dist deb rpm node clean format
 
 all: build
 
@@ -80,6 +80,10 @@ install: setup $(BUILD)/build.ninja
 	@ninja -C $(BUILD)
 	$(MESON) install -C $(BUILD) --no-rebuild $(if $(DESTDIR),--destdir=$(DESTDIR))
 
+# These pages and the man pages as a site that can be searched, in build-site. Needs Debian's mkdocs.
+site: build
+	@tools/site --build $(BUILD)
+
 # What that has installed, and nothing else.
 uninstall:
 	@tools/uninstall $(BUILD)
@@ -94,4 +98,4 @@ format:
 	clang-format -i $$(git ls-files '*.c' '*.h')
 
 clean:
-	rm -rf $(BUILD) build-check-* build-package build-package-node
+	rm -rf $(BUILD) build-check-* build-package build-package-node build-site
