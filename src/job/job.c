@@ -972,13 +972,12 @@ static struct proc_id shown_process(const struct job *j)
 	return proc_has_ended(job_command(j)) ? j->root : job_command(j);
 }
 
-json_t *job_to_json(const struct job *j)
+json_t *job_and_processes_to_json(const struct job *j, struct proc_tree *ret_tree)
 {
-	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	const struct proc_members members = job_members(j);
 	enum job_state state = seen_state(j);
 	bool alive = state != JOB_LOST && !job_has_ended(j) &&
-		     proc_members_read(&tree, &members, NULL) == 0;
+		     proc_members_read(ret_tree, &members, NULL) == 0;
 	json_t *argv = json_array();
 
 	for (char **arg = j->argv; arg && *arg; arg++)
@@ -988,8 +987,8 @@ json_t *job_to_json(const struct job *j)
 		",s:o,s:o,s:o,s:o,s:o}",
 		"id", j->id, "name", j->name, "state", job_state_name(state), "pid",
 		or_null(json_integer(shown_process(j).pid), alive), "processes",
-		(int)(tree.n - (alive && reaper_is(j->root))), "uid", (json_int_t)j->uid, "gid",
-		(json_int_t)j->gid, "argv", argv, "cwd", shown(j->cwd), "log", shown(j->log),
+		(int)(ret_tree->n - (alive && reaper_is(j->root))), "uid", (json_int_t)j->uid,
+		"gid", (json_int_t)j->gid, "argv", argv, "cwd", shown(j->cwd), "log", shown(j->log),
 		"created", j->created, "simulated", j->simulated, "by_pid", j->by_pid,
 		"pid_namespace", j->init.pid != 0, "data_path", job_data_path_name(j->data_path),
 		"parked", j->parked && state == JOB_SUSPENDED, "kept_bytes",
@@ -1000,4 +999,11 @@ json_t *job_to_json(const struct job *j)
 		"message", shown_message(j), "schedule", schedule_to_json(&j->schedule), "labels",
 		labels_to_json(j->labels), "ended", shown_end(j));
 	return o && job_attributes_encode(o, &j->attributes) == 0 ? take_ptr(&o) : NULL;
+}
+
+json_t *job_to_json(const struct job *j)
+{
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+
+	return job_and_processes_to_json(j, &tree);
 }

@@ -102,6 +102,9 @@ static inline int job_set_state(struct job *j, enum job_state state, struct brum
  * live to hold what is the only copy of its device memory.
  */
 json_t *job_to_json(const struct job *j);
+/** The same, with the living processes of the job, its reaper too, as far as they could be read: @ret_tree is what proc_members_read()
+ * makes, and empty otherwise. */
+json_t *job_and_processes_to_json(const struct job *j, struct proc_tree *ret_tree);
 
 /** When the record was last written, which is when it came to say that the job has ended, by the wall clock. False: it does not
  * say so. */

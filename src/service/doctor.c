@@ -525,23 +525,14 @@ static void check_memory(struct doctor *d)
 		finding(d, FINDING_OK, "memory", "", "%s available", SIZE_TEXT(available));
 }
 
-/* The running jobs, and what each has on GPUs as far as a broker tells. */
-struct running {
-	struct observation seen;
-	json_t *jobs;
-};
-
+/* @arg: a list of the running jobs, with what each has on GPUs as far as a broker tells. */
 static void add_running(void *arg, const struct job *j, const char *id,
 			const struct brumate_error *why)
 {
-	struct running *all = arg;
-	json_t *o = j && j->state == JOB_RUNNING ? describe_job(j) : NULL;
-
 	(void)id;
 	(void)why;
-	if (o && observe_job(&all->seen, o, j) == 0)
-		json_array_append(all->jobs, o);
-	json_decref(o);
+	if (j && j->state == JOB_RUNNING)
+		json_array_append_new(arg, describe_job(j));
 }
 
 struct copies {
@@ -552,19 +543,14 @@ struct copies {
 static void add_copy(void *arg, const struct job *j, const char *id,
 		     const struct brumate_error *why)
 {
-	struct observation seen = OBSERVATION_EMPTY;
 	struct copies *all = arg;
 	json_t *o = j && !job_has_ended(j) ? describe_job(j) : NULL;
 
 	(void)id;
 	(void)why;
-	if (o && observe_job(&seen, o, j) == 0) {
-		const json_int_t bytes = json_integer_value(json_object_get(o, "copy_bytes"));
-
-		all->bytes += (uint64_t)bytes;
-		all->n += bytes > 0;
-	}
-	observation_fini(&seen);
+	const json_int_t bytes = json_integer_value(json_object_get(o, "copy_bytes"));
+	all->bytes += (uint64_t)bytes;
+	all->n += bytes > 0;
 	json_decref(o);
 }
 
@@ -612,14 +598,11 @@ static size_t sort_sizes(uint64_t *ret, json_t *jobs)
 static void check_fit(struct doctor *d)
 {
 	auto_json json_t *jobs = json_array();
-	struct running all = { .seen = OBSERVATION_EMPTY, .jobs = jobs };
 	uint64_t room = 0, sum = 0;
 	size_t n = 0, fit = 0;
 
-	if (jobs && machine_meminfo("MemAvailable", &room) &&
-	    job_list(add_running, &all, NULL) >= 0)
-		observe_gpus(&all.seen);
-	observation_fini(&all.seen);
+	if (jobs && machine_meminfo("MemAvailable", &room))
+		job_list(add_running, jobs, NULL);
 	auto_free uint64_t *sizes = calloc(json_array_size(jobs) + 1, sizeof(*sizes));
 	n = sizes ? sort_sizes(sizes, jobs) : 0;
 	room += d->room.disk_bytes;

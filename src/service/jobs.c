@@ -151,11 +151,12 @@ static json_t *ask_who_knows(const struct job *j)
 /* The Job of @j, with what @l observes of it; the brokers have not been asked yet. */
 static json_t *describe_at_sight(struct observation *l, const struct job *j)
 {
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	auto_json json_t *o = is_doubtful(j) ? ask_who_knows(j) : NULL;
 
 	if (!o)
-		o = job_to_json(j);
-	return o && observe_job(l, o, j) == 0 ? take_ptr(&o) : NULL;
+		o = job_and_processes_to_json(j, &tree);
+	return o && observe_job(l, o, j, &tree) == 0 ? take_ptr(&o) : NULL;
 }
 
 json_t *describe_job(const struct job *j)

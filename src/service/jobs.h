@@ -56,8 +56,8 @@ void observation_fini(struct observation *l);
 DEFINE_AUTO_FINI(struct observation, observation_fini)
 
 /** Adds to @o, the Job of @j: gpu_processes, host_bytes, needs, idle_ms and last_checkpoint; and gpus, if no broker has to be
- * asked: null is unknown. 0 or -ENOMEM. */
-int observe_job(struct observation *l, json_t *o, const struct job *j);
+ * asked: null is unknown. @tree: its processes, which are read if it is empty, and are without the reaper then. 0 or -ENOMEM. */
+int observe_job(struct observation *l, json_t *o, const struct job *j, struct proc_tree *tree);
 
 /** Asks the brokers that run, and adds the answers to the gpus of all observed jobs. If a broker does not know, or
  * does not answer in time, they stay null. */

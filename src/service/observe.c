@@ -48,11 +48,11 @@ static int remember_process(struct observation *l, json_t *o, const struct job *
 
 /* ---- what the record and /proc say ---- */
 
-/* Living members of @j, without the reaper, which is ours. */
+/* Living members of @j, without the reaper, which is ours. Those of @ret, if it has some, have been read. */
 static int read_members(struct proc_tree *ret, const struct job *j)
 {
 	const struct proc_members members = job_members(j);
-	int r = job_has_ended(j) ? -ESRCH : proc_members_read(ret, &members, NULL);
+	int r = ret->n ? 0 : job_has_ended(j) ? -ESRCH : proc_members_read(ret, &members, NULL);
 
 	if (r == 0 && ret->n && proc_is_same(ret->items[0].id, j->root) && reaper_is(j->root))
 		memmove(ret->items, ret->items + 1, --ret->n * sizeof(*ret->items));
@@ -116,27 +116,27 @@ struct members_seen {
 	char *frozen; /* a frozen cgroup with one of them; owned, NULL: none */
 };
 
-static struct members_seen see_members(struct observation *l, json_t *o, const struct job *j)
+static struct members_seen see_members(struct observation *l, json_t *o, const struct job *j,
+				       struct proc_tree *tree)
 {
-	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	struct members_seen seen = { .result = read_members(&tree, j) };
+	struct members_seen seen = { .result = read_members(tree, j) };
 	const size_t n_before = l->n;
 
 	seen.unknown = seen.result < 0 && seen.result != -ESRCH;
-	for (size_t i = 0; i < tree.n; i++) {
-		const pid_t pid = tree.items[i].id.pid;
+	for (size_t i = 0; i < tree->n; i++) {
+		const pid_t pid = tree->items[i].id.pid;
 		int uses = scan_uses_gpu(pid);
 
-		seen.host_bytes += tree.items[i].rss_bytes;
+		seen.host_bytes += tree->items[i].rss_bytes;
 		seen.n_gpu += uses > 0;
 		if (!seen.frozen)
 			seen.frozen = machine_frozen_cgroup(pid);
 		/* For one that cannot run the driver would wait. */
-		if (uses > 0 && !is_off_gpu(j) && (seen.frozen || is_stopped(&tree.items[i])))
+		if (uses > 0 && !is_off_gpu(j) && (seen.frozen || is_stopped(&tree->items[i])))
 			seen.unknown = true;
 		else if (uses > 0 && !is_off_gpu(j))
 			uses = remember_process(l, o, j, pid);
-		seen.unknown |= uses < 0 && !tree.items[i].ends;
+		seen.unknown |= uses < 0 && !tree->items[i].ends;
 	}
 	/* The GPUs stay unknown, so there is no need to ask about the others. */
 	while (seen.unknown && l->n > n_before)
@@ -194,9 +194,9 @@ static json_t *describe_wait(const struct job *j)
 			: json_null();
 }
 
-int observe_job(struct observation *l, json_t *o, const struct job *j)
+int observe_job(struct observation *l, json_t *o, const struct job *j, struct proc_tree *tree)
 {
-	const struct members_seen seen = see_members(l, o, j);
+	const struct members_seen seen = see_members(l, o, j, tree);
 	const bool is_asked = seen.unknown || seen.n_gpu;
 	auto_free char *frozen = seen.frozen;
 	const uint64_t copy = copy_bytes(j);

@@ -6,14 +6,15 @@ user puts in root's way harms nobody else."""
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import threading
 import time
 
 from as_root import as_root, env_of_root, listed, needs_root, ok
-from cases import (EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_USAGE, Skipped, as_user, case, expect, main, read_text, run,
-                   wait_until)
+from cases import (EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_USAGE, Skipped, UserBed, as_user, case, expect, find_build,
+                   main, read_text, run, wait_until)
 
 
 @case
@@ -34,6 +35,56 @@ def root_sees_the_jobs_of_users(bed):
     expect("brumate ps" in refused.err, refused.why())
     bed.refused(EXIT_PERMISSION, "--all-users is for root", "suspend", "--all-users")
     log.goes_on()
+
+
+def with_jobs(bed, living, ended):
+    """So many jobs that live, every other one with a GPU, and records like that of one that ended five hours ago."""
+    for i in range(living):
+        bed.run([bed.program("counter"), "--mib", 8, "--chunk-mib", 8, "--interval-ms", 1000] if i % 2 else ["sleep", "1000"], name=f"live-{i}")
+    old = bed.run(["true"], name="old")
+    bed.cli("wait", old)
+    jobs = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs")
+    record = json.loads(read_text(os.path.join(jobs, old, "job.json")))
+    bed.ok("rm", "--job", "old")
+    bed.jobs.remove(old)
+    then = time.time() - 5 * 3600
+    for i in range(ended):
+        folder = os.path.join(jobs, f"{i:08x}")
+        path = os.path.join(folder, "job.json")
+        os.mkdir(folder, 0o700)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(record | {"id": f"{i:08x}", "name": f"old-{i}"}, file)
+        os.utime(path, (then, then))
+        for name in (folder, path):
+            os.chown(name, bed.uid, bed.uid)
+
+
+@case
+@as_user
+def a_thousand_jobs_of_twenty_users(bed):
+    """Those that live are on the first screen; what counts is the processors' time, as others use them, too."""
+    needs_root()
+    beds, took = [bed], []
+    try:
+        beds += [UserBed(find_build()) for _ in range(19)]
+        for one in beds:
+            with_jobs(one, living=2, ended=48)
+        uids = {str(one.uid) for one in beds}
+        for _ in range(5):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            lines = ok(as_root(bed, "ps", "--all-users", "--columns", "uid,name,state", "--no-headers")).out.splitlines()
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+            rows = [line.split() for line in lines if line.split()[0] in uids]
+            expect(len(rows) == 40 and all(name.startswith("live-") and state == "running" for _, name, state in rows), lines)
+        rows = [line.split() for line in ok(as_root(bed, "ps", "--all-users", "-a", "--columns", "uid,name,state", "--no-headers")).out.splitlines()]
+        rows = [row for row in rows if row[0] in uids]
+        expect(len(rows) == 1000 and all(row[2] == "running" for row in rows[:24]), f"{len(rows)}: {rows[:24]}")
+        expect(min(took) < 0.5, f"ps takes {min(took):.3f} s")
+        print(f"    ps of 1000 jobs of 20 users, 40 of which live: {1000 * min(took):.0f} ms of processors")
+    finally:
+        for one in beds[1:]:
+            one.close()
 
 
 @case
