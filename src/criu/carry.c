@@ -21,11 +21,6 @@ void criu_connection_key(char ret[static CRIU_CONNECTION_KEY_BYTES], uint32_t fi
 	snprintf(ret, CRIU_CONNECTION_KEY_BYTES, HIDDEN_CONNECTION_KEY "%x", file);
 }
 
-bool criu_is_connection_key(const char *key)
-{
-	return !strncmp(key, HIDDEN_CONNECTION_KEY, strlen(HIDDEN_CONNECTION_KEY));
-}
-
 enum { TYPE_INET = 4, TYPE_EXTERNAL = 16, STATE_CLOSED = 7, STATE_LISTENING = 10 };
 
 /* Appends an entry as it is to be. 1: changed; 0: as it was; -errno. */

@@ -13,7 +13,6 @@ enum { CRIU_CONNECTION_KEY_BYTES = 64 };
 
 /** How criu_inherit names the new end that is file @file of the images. */
 void criu_connection_key(char ret[static CRIU_CONNECTION_KEY_BYTES], uint32_t file);
-bool criu_is_connection_key(const char *key);
 
 /**
  * Makes external files of the sockets of @c in the images beneath @dir_fd, and sets the numbers of their files in @c. Errors to act on:

@@ -411,16 +411,15 @@ static int criu_event(void *arg, enum criu_event event, struct proc_id root,
 	progress_phase(&op->progress, "criu", op->checkpoint.criu_start_ns);
 	store_hash_ahead(&op->checkpoint.writer);
 	progress_wait_for(&op->progress, "the image to be hashed and synced");
-	if ((r = commit(op, err)) == 0)
-		op_connections_leave(op, true);
-	return r;
+	return commit(op, err);
 }
 
 static void close_criu(struct op *op)
 {
 	criu_dump_free(take_ptr(&op->checkpoint.dump));
 	op->target->op.criu = PROC_ID_NONE;
-	op_connections_leave(op, false);
+	if (!op->checkpoint.committed)
+		op_connections_leave(op, false);
 	externals_free(take_ptr(&op->checkpoint.externals));
 	job_files_ahead_free(take_ptr(&op->checkpoint.ahead));
 	cleanup_close(&op->checkpoint.work_fd);
@@ -520,6 +519,7 @@ static int end_tree(struct op *op, struct brumate_error *err)
 	int r = target_kill_members(op->target, deadline_in_ms(KILL_TIMEOUT_MS));
 	if (r < 0 && r != -ESRCH)
 		log_warn("processes are left after the checkpoint: job=%s", op->target->id);
+	op_connections_leave(op, r == 0 || r == -ESRCH);
 	op_clear_vault(op);
 	(void)err;
 	return 0;

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "base/fault.h"
 #include "base/fd.h"
 #include "base/user.h"
 #include "criu/carry.h"
@@ -22,6 +23,8 @@ int op_connections_read(struct op *op, struct brumate_error *err)
 	int r = proc_tree_read(&tree, op->target->root, err);
 	if (r == 0)
 		r = connections_read(c, &tree, err);
+	if (r == 0 && (r = fault_point("checkpoint.connected")) < 0)
+		return brumate_fail(err, -r, "injected with connections read: %s", strerror(-r));
 	auto_free char *plugin = criu_plugin_dir();
 	if (r < 0 || !c->n || plugin)
 		return r;
@@ -49,11 +52,11 @@ int op_connections_write(struct op *op, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%s: %s", CONNECTIONS_FILE, strerror(-r)) : 0;
 }
 
-void op_connections_leave(struct op *op, bool ends)
+void op_connections_leave(struct op *op, bool has_ended)
 {
 	struct connections *c = &op->checkpoint.connections;
 
-	for (size_t i = 0; ends && i < 2 * c->n; i++)
+	for (size_t i = 0; has_ended && i < 2 * c->n; i++)
 		connection_abort(c->items[i / 2].ends[i % 2].fd);
 	connections_fini(c);
 }
@@ -87,26 +90,32 @@ static int make_as_user(struct connections *c, const struct op *op, bool is_apar
 int op_connections_give(struct op *op, bool is_apart, struct criu_inherit **inherits, size_t *n,
 			struct brumate_error *err)
 {
-	auto_(connections_fini) struct connections c = CONNECTIONS_EMPTY;
-	int r = load(&c, op, err);
+	struct connections *c = &op->restore.connections;
+	int r;
 
-	if (r == 0)
-		r = make_as_user(&c, op, is_apart, err);
-	for (size_t i = 0; i < 2 * c.n && r == 0; i++) {
-		struct connection_end *e = &c.items[i / 2].ends[i % 2];
+	connections_fini(c);
+	if ((r = load(c, op, err)) == 0)
+		r = make_as_user(c, op, is_apart, err);
+	if (r == 0 && (r = fault_point("restore.connected")) < 0)
+		return brumate_fail(err, -r, "injected with connections made: %s", strerror(-r));
+	for (size_t i = 0; i < 2 * c->n && r == 0; i++) {
+		const struct connection_end *e = &c->items[i / 2].ends[i % 2];
 		char key[CRIU_CONNECTION_KEY_BYTES];
+		int fd = fcntl(e->fd, F_DUPFD_CLOEXEC, 3);
 
 		criu_connection_key(key, e->file);
-		r = externals_give(inherits, n, key, take_fd(&e->fd));
+		r = externals_give(inherits, n, key, fd < 0 ? -errno : fd);
 		if (r < 0)
 			brumate_fail(err, -r, "%s", strerror(-r));
 	}
 	return r;
 }
 
-void op_connections_drop(const struct criu_inherit *inherits, size_t n)
+void op_connections_keep(struct op *op)
 {
-	for (size_t i = 0; i < n; i++)
-		if (criu_is_connection_key(inherits[i].key))
-			connection_abort(inherits[i].fd);
+	struct connections *c = &op->restore.connections;
+
+	for (size_t i = 0; i < 2 * c->n; i++)
+		connection_keep(c->items[i / 2].ends[i % 2].fd);
+	connections_fini(c);
 }

@@ -11,12 +11,13 @@ int op_connections_read(struct op *op, struct brumate_error *err);
 /** At CRIU_EVENT_DUMPED, before the images are hashed: puts them into the images. */
 int op_connections_write(struct op *op, struct brumate_error *err);
 
-/** Releases them. @ends: the job does, and its addresses are to be free at once. */
-void op_connections_leave(struct op *op, bool ends);
+/** Releases them. @has_ended: the job has, of which nobody else has them, and its addresses are to be free at once. */
+void op_connections_leave(struct op *op, bool has_ended);
 
-/** Makes them again for a restore, and adds them to @inherits (owned, grown; @n of them). @is_apart: what is restored never runs. */
+/** Makes them again for a restore, and adds them to @inherits (owned, grown; @n of them). @is_apart: what is restored never runs.
+ * Where it comes to nothing, no address stays taken. */
 int op_connections_give(struct op *op, bool is_apart, struct criu_inherit **inherits, size_t *n,
 			struct brumate_error *err);
 
-/** Undoes that for a restore that failed: no address stays taken when the ends are closed. */
-void op_connections_drop(const struct criu_inherit *inherits, size_t n);
+/** Before what is restored runs: they are its own from here on. */
+void op_connections_keep(struct op *op);

@@ -75,6 +75,7 @@ void op_fini(struct op *op)
 	attributes_fini(&op->restore.attributes);
 	socket_options_fini(&op->checkpoint.sockets);
 	connections_fini(&op->checkpoint.connections);
+	connections_fini(&op->restore.connections);
 	socket_options_fini(&op->restore.sockets);
 	file_locks_fini(&op->checkpoint.locks);
 	file_locks_fini(&op->restore.locks);

@@ -67,8 +67,9 @@ struct op_restore {
 	struct attributes attributes;
 	struct socket_options sockets;
 	struct file_locks locks;
-	struct comparing *comparing; /* the files of @image with its manifest, in a thread */
-	struct finding *finding;     /* CRIU, in a thread */
+	struct connections connections; /* made for what does not run yet */
+	struct comparing *comparing;	/* the files of @image with its manifest, in a thread */
+	struct finding *finding;	/* CRIU, in a thread */
 	bool use_pid_ns;
 	bool root_restored;	     /* the restored tree exists */
 	uint64_t log_bytes;	     /* in the job's log before it was restored */

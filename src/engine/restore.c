@@ -529,8 +529,10 @@ static int on_event(void *arg, enum criu_event event, struct proc_id root,
 	if (event != CRIU_EVENT_RESTORED) {
 		int filled = fill_memory(op, event, err);
 
-		if (filled == 0 && event == CRIU_EVENT_RESUMING)
+		if (filled == 0 && event == CRIU_EVENT_RESUMING) {
+			op_connections_keep(op);
 			filled = op_attributes_give(op, err);
+		}
 		if (filled == 0 && event == CRIU_EVENT_RESUMING)
 			filled = op_locks_check(op, err);
 		return filled == 0 && event == CRIU_EVENT_RESUMING ? together_meet(op, "built", err)
@@ -600,8 +602,7 @@ int step_run_criu(struct op *op, struct criu_options *own, struct brumate_error 
 		own->inherits = inherits;
 		r = call_criu(op, own, err);
 	}
-	if (r < 0)
-		op_connections_drop(inherits, own->n_inherits);
+	connections_fini(&op->restore.connections);
 	externals_close(inherits, own->n_inherits);
 	return r;
 }

@@ -30,8 +30,7 @@ enum {
 	SETTLE_MS = 500, /* the kernel delivers what is under way on one machine in less than 1 */
 	MAKE_TIMEOUT_MS = 5000,
 	SMALL_BYTES = 32 << 10, /* any new connection has room for it */
-	WARM_UP_BYTES = 32 << 20,
-	LOCK_SEND = 1, /* SO_BUF_LOCK, socket(7) */
+	LOCK_SEND = 1,		/* SO_BUF_LOCK, socket(7) */
 	LOCK_RECEIVE = 2,
 };
 
@@ -91,6 +90,11 @@ static int option_of(int fd, int level, int name)
 	int value = 0;
 
 	return getsockopt(fd, level, name, &value, &len) < 0 ? -1 : value;
+}
+
+static void set_flag(int fd, int level, int name, int value)
+{
+	setsockopt(fd, level, name, &value, sizeof(value));
 }
 
 static uint64_t namespace_of(int fd)
@@ -296,19 +300,30 @@ static ssize_t peek(int fd, void *bytes, size_t n)
 	return got;
 }
 
-/* Lets in what the sender has kept back, as far as the kernel lets a user: the kernel announces the window when the queue is looked at. The
- * buffer is the larger one from then on, and still the kernel's to change where it was. */
+/* Lets in what the sender has kept back: to wait for much, the kernel makes the buffer as large as net.ipv4.tcp_rmem allows, from which
+ * net.core.rmem_max does not keep a user, and announces the window when the queue is looked at. The buffer stays larger, and the
+ * kernel's to change where it was. */
 static void make_room(const struct connection_end *e)
 {
 	const int locks = option_of(e->fd, SOL_SOCKET, SO_BUF_LOCK), most = INT_MAX / 4;
+	const int least = option_of(e->fd, SOL_SOCKET, SO_RCVLOWAT);
 	char byte;
 
-	if (!e->receive_bytes) {
-		setsockopt(e->fd, SOL_SOCKET, SO_RCVBUF, &most, sizeof(most));
-		setsockopt(e->fd, SOL_SOCKET, SO_BUF_LOCK, &locks, sizeof(locks));
-		setsockopt(e->fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, &most, sizeof(most));
-	}
+	if (locks > 0)
+		set_flag(e->fd, SOL_SOCKET, SO_BUF_LOCK, locks & ~LOCK_RECEIVE);
+	set_flag(e->fd, SOL_SOCKET, SO_RCVLOWAT, most);
+	set_flag(e->fd, SOL_SOCKET, SO_RCVLOWAT, least);
+	set_flag(e->fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, most);
+	if (locks > 0)
+		set_flag(e->fd, SOL_SOCKET, SO_BUF_LOCK, locks);
 	peek(e->fd, &byte, 1);
+}
+
+/* A buffer of a fixed size is that again. What is in it stays. */
+static void fix_size(const struct connection_end *e)
+{
+	if (e->receive_bytes) /* the kernel takes half of what it tells */
+		set_flag(e->fd, SOL_SOCKET, SO_RCVBUF, e->receive_bytes / 2);
 }
 
 static int settle(struct connection_pair *c, struct brumate_error *err)
@@ -325,16 +340,21 @@ static int settle(struct connection_pair *c, struct brumate_error *err)
 			return refuse(&c->ends[0], -r, "that cannot be looked at", err);
 		if (is_settled(&a, &b))
 			break;
-		if (!deadline_left_ms(deadline_ns))
+		if (!deadline_left_ms(deadline_ns)) {
+			fix_size(&c->ends[0]);
+			fix_size(&c->ends[1]);
 			return refuse(&c->ends[has_arrived(&a, &b) ? 1 : 0], EAGAIN,
 				      "by which more is under way than the other end has room for",
 				      err);
+		}
 		if (!has_arrived(&a, &b))
 			make_room(&c->ends[1]);
 		if (!has_arrived(&b, &a))
 			make_room(&c->ends[0]);
 		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 	}
+	fix_size(&c->ends[0]);
+	fix_size(&c->ends[1]);
 	c->ends[0].shut = shut_of(c->ends[0].fd, &a);
 	c->ends[1].shut = shut_of(c->ends[1].fd, &b);
 	return 0;
@@ -420,10 +440,8 @@ static int check_room(const struct connection_pair *c, struct brumate_error *err
 		return 0;
 	trial.ends[0].fd = trial.ends[1].fd = -1;
 	int r = make(&trial, true, err);
-	for (int k = 0; k < 2; k++) {
-		connection_abort(trial.ends[k].fd);
+	for (int k = 0; k < 2; k++)
 		cleanup_close(&trial.ends[k].fd);
-	}
 	return r;
 }
 
@@ -576,17 +594,22 @@ int connections_decode(struct connections *ret, const char *bytes, size_t len_by
 
 /* ---- making ---- */
 
-void connection_abort(int fd)
+static void set_linger(int fd, bool on)
 {
-	const struct linger now = { .l_onoff = 1 };
+	const struct linger now = { .l_onoff = on };
 
 	if (fd >= 0)
 		setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
 }
 
-static void set_flag(int fd, int level, int name, int value)
+void connection_abort(int fd)
 {
-	setsockopt(fd, level, name, &value, sizeof(value));
+	set_linger(fd, true);
+}
+
+void connection_keep(int fd)
+{
+	set_linger(fd, false);
 }
 
 static int fail_make(const struct connection_end *e, const char *what, int code,
@@ -627,6 +650,7 @@ static int bind_socket(const struct connection_end *e, const union connection_ad
 
 	if (fd < 0)
 		return -errno;
+	connection_abort(fd);
 	set_flag(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (at->any.sa_family == AF_INET6)
 		set_flag(fd, IPPROTO_IPV6, IPV6_V6ONLY, !IN6_IS_ADDR_V4MAPPED(&at->v6.sin6_addr));
@@ -723,56 +747,39 @@ static int join(struct connection_pair *c, bool is_apart, struct brumate_error *
 	if (r < 0)
 		return fail_make(client, "made anew", -r, err);
 	r = server->fd = accept_from(listener, client->fd, deadline_ns);
+	connection_abort(server->fd);
 	return r < 0 ? fail_make(server, "made anew", -r, err) : 0;
 }
 
-/* The kernel makes the buffers larger while a connection is busy: what has been sent here is read at once. */
-static int warm_up(int from, int to)
+static bool has_received(const struct connection_end *e)
 {
-	static const size_t piece = 64 << 10;
-	auto_free char *bytes = calloc(1, piece);
-	const uint64_t deadline_ns = deadline_in_ms(MAKE_TIMEOUT_MS);
-	size_t sent = 0, got = 0;
+	int n = 0;
 
-	if (!bytes)
-		return -ENOMEM;
-	while (got < WARM_UP_BYTES) {
-		size_t left = WARM_UP_BYTES - sent;
-		ssize_t n = left ? send(from, bytes, left < piece ? left : piece,
-					MSG_DONTWAIT | MSG_NOSIGNAL)
-				 : 0;
-
-		sent += n > 0 ? (size_t)n : 0;
-		n = recv(to, bytes, piece, MSG_DONTWAIT);
-		got += n > 0 ? (size_t)n : 0;
-		if (n < 0 && errno != EAGAIN)
-			return -errno;
-		int r = n > 0 ? 0 : await(to, POLLIN, deadline_ns);
-		if (r < 0)
-			return r;
-	}
-	return 0;
+	return ioctl(e->fd, SIOCINQ, &n) == 0 && (size_t)n == e->queue_bytes;
 }
 
+/* What the sender's buffer has no room for waits until the receiver has taken what is there. */
 static int send_queue(struct connection_end *to, const struct connection_end *from,
 		      struct brumate_error *err)
 {
+	const uint64_t deadline_ns = deadline_in_ms(MAKE_TIMEOUT_MS);
 	size_t sent = 0;
 
-	if (to->queue_bytes > SMALL_BYTES) {
-		int r = warm_up(from->fd, to->fd);
-
-		if (r < 0)
-			return fail_make(to, "filled", -r, err);
-	}
-	while (sent < to->queue_bytes) {
+	while (sent < to->queue_bytes || !has_received(to)) {
 		ssize_t n = send(from->fd, to->queue + sent, to->queue_bytes - sent,
 				 MSG_DONTWAIT | MSG_NOSIGNAL);
 
-		if (n < 0)
+		if (n < 0 && (errno != EAGAIN || !deadline_left_ms(deadline_ns)))
 			return fail_make(to, "filled: its queue has no room", errno, err);
-		sent += (size_t)n;
+		sent += n > 0 ? (size_t)n : 0;
+		if (sent == to->queue_bytes && !deadline_left_ms(deadline_ns))
+			return fail_make(to, "filled: its queue has no room", EAGAIN, err);
+		if (has_received(to))
+			continue;
+		make_room(to);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
 	}
+	fix_size(to);
 	return 0;
 }
 
@@ -802,7 +809,6 @@ int connections_make(struct connections *c, bool is_apart, struct brumate_error 
 	for (size_t i = 0; i < c->n && r == 0; i++)
 		r = make(&c->items[i], is_apart, err);
 	for (size_t i = 0; i < 2 * c->n && r < 0; i++) {
-		connection_abort(c->items[i / 2].ends[i % 2].fd);
 		cleanup_close(&c->items[i / 2].ends[i % 2].fd);
 		c->items[i / 2].ends[i % 2].fd = -1;
 	}

@@ -79,8 +79,12 @@ char *connections_encode(const struct connections *c, size_t *ret_len_bytes);
 /** Pure, for foreign bytes. -EBADMSG, -ENOMEM. */
 int connections_decode(struct connections *ret, const char *bytes, size_t len_bytes);
 
-/** Makes them again. @is_apart: between any addresses, for what never runs. -EADDRINUSE and others, by name. */
+/** Makes them again; each as by connection_abort() until connection_keep(): if we or CRIU die in between, no address stays
+ * taken. @is_apart: between any addresses, for what never runs. -EADDRINUSE and others, by name. */
 int connections_make(struct connections *c, bool is_apart, struct brumate_error *err);
 
 /** Has the end of @fd leave nothing behind when the last descriptor is closed: the address is free at once. */
 void connection_abort(int fd);
+
+/** It is closed as any other from here on. */
+void connection_keep(int fd);

@@ -3,6 +3,7 @@
 """TCP connections within a job of a user who is not root, whose CRIU may not save them: each byte arrives once and in its
 place, after a checkpoint that leaves the job running, and after each of several restores. Another connection is refused."""
 
+import os
 import socket
 
 from cases import EXIT_UNSUPPORTED, as_user, case, expect, main
@@ -94,6 +95,129 @@ def with_nothing_under_way(bed):
 @as_user
 def with_data_not_read(bed):
     comes_back(bed, "100000")
+
+
+# Both processes have sent all that fits, over connections of several kinds of buffers, and are in the middle of a message; nobody reads
+# before there is a file. What was read is compared byte for byte.
+FULL = """
+import hashlib, os, select, socket, struct, sys, time
+go = sys.argv[1]
+def pair(size):
+    l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen()
+    a = socket.socket()
+    for s in (l, a) if size else (): s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+    a.connect(l.getsockname()); b = l.accept()[0]
+    return a, b
+def busy(a, b):
+    # The kernel makes the buffers larger.
+    for _ in range(400):
+        a.sendall(bytes(60000))
+        got = 0
+        while got < 60000: got += len(b.recv(60000))
+pairs = [pair(0), pair(0), pair(65536)]
+for a, b in ((pairs[1]), (pairs[1][1], pairs[1][0])): busy(a, b)
+sizes = [s.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for s in pairs[2]]
+child = os.fork()
+mine = [p[1 if child else 0] for p in pairs]
+for p in pairs: p[0 if child else 1].close()
+def stream(n): return hashlib.sha256(struct.pack("<Q", n)).digest() * 1000
+sent, rest = [0] * 3, [b""] * 3
+def fill():
+    for i, s in enumerate(mine):
+        try:
+            while True:
+                if not rest[i]: rest[i] = stream(sent[i]); sent[i] += 1
+                rest[i] = rest[i][s.send(rest[i], socket.MSG_DONTWAIT):]
+        except BlockingIOError: pass
+fill()
+time.sleep(0.1)
+fill()
+print("ready now" if child else "child full", sum(sent), flush=True)
+while not os.path.exists(go): time.sleep(0.02)
+got, read = [b""] * 3, [0] * 3
+step = 0
+while True:
+    before = sum(read)
+    for i, s in enumerate(mine):
+        try: got[i] += s.recv(1 << 20, socket.MSG_DONTWAIT)
+        except BlockingIOError: pass
+        while len(got[i]) >= 32000:
+            assert got[i][:32000] == stream(read[i]), "ERR the wrong bytes came"
+            got[i] = got[i][32000:]; read[i] += 1
+    fill()
+    assert mine[2].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in sizes, "ERR another size"
+    if child and sum(read) > before:
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "ERR the other has ended"
+        step += 1
+        print("step", step, "OK", flush=True)
+"""
+
+
+@case
+@as_user
+def with_full_buffers(bed):
+    """Of both ends, as large as the kernel makes them: nobody has room for a byte more."""
+    for options in (("--leave-running",), ()):
+        go = os.path.join(bed.dir, f"go{len(options)}")
+        job, log = bed.started(["/usr/bin/python3", "-u", "-c", FULL, go], f"full{len(options)}")
+        log.wait_for("^child full")
+        name, n = f"full{len(options)}", len(log.text())
+        bed.operation("checkpoint", job, "--name", name, *options)
+        if not options:
+            bed.operation("restore", name)
+        with open(go, "w", encoding="utf-8"):
+            pass
+        log.goes_on(50)
+        if options:
+            os.unlink(go)
+            bed.end(job)
+            os.truncate(log.path, n)
+            bed.operation("restore", name)
+            with open(go, "w", encoding="utf-8"):
+                pass
+            log.goes_on(50)
+        bed.end(job)
+
+
+@case
+@as_user
+def whoever_is_killed(bed):
+    """At each step that has to do with connections: the job goes on, or comes back, with each byte once; its addresses are free at once."""
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", PAIR, "100000"], "pair")
+    log.goes_on()
+    for who in ("kill", "kill:criu"):
+        for options in ((), ("--leave-running",)):
+            for point in ("checkpoint.frozen", "checkpoint.connected", "checkpoint.dumped", *(["store.rename"] if not options else [])):
+                what = f"{who} at {point} {options}"
+                bed.fault(point, who)
+                result = bed.cli("checkpoint", job, *options, timeout=60)
+                expect(not bed.disarm(), f"{what}: the point was not passed: {result.why()}")
+                settle(bed, job, log, what)
+                log.goes_on()
+        for point in ("restore.connected", "restore.spawned", "restore.built", "restore.restored", "restore.gpu-restore.begin"):
+            what = f"{who} at {point}"
+            if who == "kill:criu" and point not in ("restore.built", "restore.restored"):
+                continue
+            bed.operation("checkpoint", job)
+            n = len(log.text())
+            bed.fault(point, who)
+            result = bed.cli("restore", job, timeout=60)
+            expect(not bed.disarm(), f"{what}: the point was not passed: {result.why()}")
+            settle(bed, job, log, what, n)
+            log.goes_on()
+    bed.end(job)
+
+
+def settle(bed, job, log, what, saved=None):
+    """The next command puts right what a dead shim left; a job that has been saved comes back at once, and says again what it said
+    before it was taken down."""
+    bed.cli("kill", "--signal", "URG", job)
+    state = bed.wait_state(job, ("running", "checkpointed"), 30)
+    if state == "checkpointed":
+        if saved is not None:
+            os.truncate(log.path, saved)
+        restored = bed.cli("restore", job)
+        expect(restored.code == 0, f"{what}: {restored.why()}")
 
 
 @case
