@@ -74,13 +74,16 @@ static int leave_keys(void)
 
 int user_become(uid_t uid, gid_t gid, const gid_t *groups, size_t n_groups)
 {
-	int r = set_groups(groups, n_groups);
+	int r = leave_keys(); /* as root, whose keyrings do not count against what the user may have */
 
+	if (r == 0)
+		r = set_groups(groups, n_groups);
 	if (r < 0)
 		return r;
-	if (syscall(SYS_setresgid, gid, gid, gid) < 0 || syscall(SYS_setresuid, uid, uid, uid) < 0)
-		return -errno;
-	return leave_keys();
+	return syscall(SYS_setresgid, gid, gid, gid) < 0 ||
+			       syscall(SYS_setresuid, uid, uid, uid) < 0
+		       ? -errno
+		       : 0;
 }
 
 static int set_gid(gid_t gid)
