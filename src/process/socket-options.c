@@ -8,11 +8,13 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/array.h"
@@ -24,6 +26,9 @@
 enum { GROUPS_BYTES_MAX = 16 << 20 };
 enum family { ANY, UNIX, INET, INET6 };
 enum type { ALL, STREAM, DGRAM };
+
+/* Not an option: the abstract name of a unix socket that is connected, such as the kernel chooses for one with SO_PASSCRED. */
+enum { OWN_NAME = -1 };
 
 /* What can be read and set alike, on any kernel that knows it. Not: sizes of buffers, which CRIU brings back by other
  * options; filters; what is decided once and for all before bind(2). */
@@ -43,6 +48,7 @@ static const struct known_option {
 	{ SOL_SOCKET, SO_LINGER, ANY, ALL, "SO_LINGER" },
 	{ SOL_SOCKET, SO_REUSEPORT, ANY, ALL, "SO_REUSEPORT" },
 	{ SOL_SOCKET, SO_PASSCRED, UNIX, ALL, "SO_PASSCRED" },
+	{ SOL_SOCKET, OWN_NAME, UNIX, ALL, "its name" },
 	{ SOL_SOCKET, SO_PASSSEC, UNIX, ALL, "SO_PASSSEC" },
 	{ SOL_SOCKET, SO_RCVLOWAT, ANY, ALL, "SO_RCVLOWAT" },
 	{ SOL_SOCKET, SO_RCVTIMEO, ANY, ALL, "SO_RCVTIMEO" },
@@ -122,11 +128,30 @@ static bool applies(const struct known_option *k, int domain, int type)
 	}
 }
 
+static bool get_name(struct socket_option *ret, int fd)
+{
+	union {
+		struct sockaddr_un name;
+		struct sockaddr any;
+	} own, peer;
+	socklen_t len = sizeof(own), peer_len = sizeof(peer);
+
+	if (getsockname(fd, &own.any, &len) < 0 || len > sizeof(ret->value) ||
+	    len <= offsetof(struct sockaddr_un, sun_path) || own.name.sun_path[0] ||
+	    getpeername(fd, &peer.any, &peer_len) < 0)
+		return false;
+	memcpy(ret->value, &own, len);
+	ret->len_bytes = len;
+	return true;
+}
+
 static bool get(struct socket_option *ret, int fd, const struct known_option *k)
 {
 	socklen_t len = sizeof(ret->value);
 
 	*ret = (struct socket_option){ .level = k->level, .name = k->name };
+	if (k->name == OWN_NAME)
+		return get_name(ret, fd);
 	if (getsockopt(fd, k->level, k->name, ret->value, &len) < 0)
 		return false;
 	ret->len_bytes = len;
@@ -432,6 +457,14 @@ static bool has(const struct socket_option *s, int fd, const struct known_option
 	       !memcmp(now.value, s->value, s->len_bytes);
 }
 
+/* No record makes a file. */
+static bool is_abstract(const struct socket_option *s)
+{
+	const size_t at = offsetof(struct sockaddr_un, sun_path);
+
+	return s->len_bytes > at && !s->value[at];
+}
+
 struct setting {
 	uid_t uid;
 	gid_t gid;
@@ -447,16 +480,18 @@ static int set_option(const struct setting *by, const struct socket_option *s, i
 	const struct known_option *k = find_known(s);
 	char text[160];
 
-	if (!k || has(s, fd, k))
+	if (!k || has(s, fd, k) || (s->name == OWN_NAME && !is_abstract(s)))
 		return 0;
 	int r = user_files_enter(&user, by->uid, by->gid, NULL);
 	if (r < 0)
 		return r;
-	if (setsockopt(fd, s->level, s->name, s->value, (socklen_t)s->len_bytes) == 0 &&
-	    has(s, fd, k))
+	r = s->name == OWN_NAME
+		    ? bind(fd, (const void *)s->value, (socklen_t)s->len_bytes)
+		    : setsockopt(fd, s->level, s->name, s->value, (socklen_t)s->len_bytes);
+	if (r == 0 && has(s, fd, k))
 		return 0;
-	snprintf(text, sizeof(text), "process %d (%s): socket %d is without its option %s: %s",
-		 info->id.pid, info->comm, s->fd, k->text,
+	snprintf(text, sizeof(text), "process %d (%s): socket %d is without %s%s: %s", info->id.pid,
+		 info->comm, s->fd, s->name == OWN_NAME ? "" : "its option ", k->text,
 		 errno ? strerror(errno) : "the kernel keeps another value");
 	by->note(by->arg, text);
 	return 0;

@@ -129,6 +129,49 @@ static void set_again(void)
 	little_end(&restored);
 }
 
+/* One that asks for credentials gets a name as soon as it sends. */
+static void have_pair(void *arg)
+{
+	const int on = 1;
+	int pair[2];
+
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
+	have(UNIX_FD, pair[0]);
+	if (arg)
+		CHECK(setsockopt(UNIX_FD, SOL_SOCKET, SO_PASSCRED, &on, sizeof(on)) == 0 &&
+		      send(UNIX_FD, "x", 1, 0) == 1);
+	little_ready();
+	pause();
+}
+
+static void named_again(void)
+{
+	enum { ITS_NAME = -1 };
+	struct little saved = little_start(have_pair, (void *)1);
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY, other = PROC_TREE_EMPTY,
+					       again = PROC_TREE_EMPTY;
+	auto_(socket_options_fini) struct socket_options o = SOCKET_OPTIONS_EMPTY,
+							 now = SOCKET_OPTIONS_EMPTY;
+
+	little_wait_ready(&saved);
+	read_of(&o, &tree, &saved);
+	little_end(&saved);
+	const struct socket_option *name = find(&o, UNIX_FD, SOL_SOCKET, ITS_NAME);
+	CHECK(name && name->len_bytes == 8 && !name->value[2]);
+	struct little restored = little_start(have_pair, NULL);
+	little_wait_ready(&restored);
+	for (size_t i = 0; i < o.n; i++)
+		o.items[i].pid = restored.pid;
+	CHECK(proc_tree_read(&other, little_id(&restored), NULL) == 0);
+	CHECK(socket_options_apply(&o, &other, geteuid(), getegid(), note, NULL) == 0);
+	CHECK_STR(notes, "");
+	read_of(&now, &again, &restored);
+	const struct socket_option *has = find(&now, UNIX_FD, SOL_SOCKET, ITS_NAME);
+	CHECK(has && has->len_bytes == name->len_bytes &&
+	      !memcmp(has->value, name->value, has->len_bytes));
+	little_end(&restored);
+}
+
 static void what_cannot_be_set_is_noted(void)
 {
 	struct little l = little_start(have_sockets, NULL);
@@ -185,6 +228,7 @@ int main(void)
 {
 	there_and_back();
 	set_again();
+	named_again();
 	what_cannot_be_set_is_noted();
 	return 0;
 }
