@@ -30,7 +30,7 @@ sys.path[:0] = [TESTS, os.path.join(TESTS, "integration")]
 from cases import Bed, UserBed, find_build  # noqa: E402
 from harness import Build, Failed, Skipped, plain_signals, run  # noqa: E402
 
-EXIT_UNSUPPORTED = 4
+EXIT_UNSUPPORTED, EXIT_PERMISSION = 4, 5
 KINDS_OF_A_PROGRAM = (3, 10)
 
 # What a restore does not set, and how the support matrix has it (What a checkpoint carries): (key, reason).
@@ -147,7 +147,7 @@ class Program:
         done = self.bed.cli(*args, timeout=120)
         if done.code == 0:
             return None
-        if done.code == EXIT_UNSUPPORTED and args[0] != "restore" and self.bed.state(self.job) in ("running", "suspended"):
+        if done.code in (EXIT_UNSUPPORTED, EXIT_PERMISSION) and args[0] != "restore" and self.bed.state(self.job) in ("running", "suspended"):
             return done.err.splitlines()[0] if done.err else "?"
         raise Failed(done.why())
 
@@ -156,7 +156,9 @@ class Program:
         self.start()
         before = self.look()
         self.compare(before, "looked at twice")
-        self.bed.ok("suspend", self.job)
+        why = self.refusal("suspend", self.job)
+        if why:
+            return why
         self.bed.ok("resume", self.job)
         self.compare(before, "resumed")
         why = self.refusal("checkpoint", "--leave-running", self.job)

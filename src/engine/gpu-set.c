@@ -206,6 +206,15 @@ static int note_vendor(struct gpu_set *s, const struct proc_info *info,
 	return 0;
 }
 
+static int fail_hidden(const struct proc_info *info, int r, struct brumate_error *err)
+{
+	brumate_fail(err, -r, "process %d (%s): cannot be looked at: %m", info->id.pid, info->comm);
+	if (r == -EACCES)
+		brumate_hint(err, "root can; a program hides itself from its user by "
+				  "prctl(PR_SET_DUMPABLE), or by not being readable");
+	return r;
+}
+
 static int list_candidates(struct gpu_set *s, const struct proc_tree *tree,
 			   struct brumate_error *err)
 {
@@ -225,8 +234,7 @@ static int list_candidates(struct gpu_set *s, const struct proc_tree *tree,
 		const struct gpu_vendor *vendor;
 		int uses = info->state == 'Z' ? 0 : scan_gpu_vendor(info->id.pid, &vendor);
 		if (uses < 0)
-			return brumate_fail(err, -uses, "process %d (%s): cannot be looked at: %m",
-					    info->id.pid, info->comm);
+			return fail_hidden(info, uses, err);
 		if (!uses)
 			continue;
 		if (is_stopped(info) && !scan_can_have_gpu_state(info))
