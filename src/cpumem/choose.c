@@ -526,7 +526,8 @@ int cpu_memory_table_threads(struct thread_notes *ret, int table_fd)
 	return 0;
 }
 
-int cpu_memory_table_told(struct attributes_told **ret, size_t *ret_n, int table_fd)
+int cpu_memory_table_told(struct attributes_told **ret, size_t *ret_n, size_t *ret_keyrings,
+			  int table_fd)
 {
 	auto_(unmap_table) struct hidden_table *t = map_table(table_fd);
 
@@ -547,6 +548,7 @@ int cpu_memory_table_told(struct attributes_told **ret, size_t *ret_n, int table
 	}
 	*ret = told;
 	*ret_n = n;
+	*ret_keyrings = t->tellings.n_keyrings;
 	return 0;
 }
 

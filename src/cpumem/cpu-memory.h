@@ -132,8 +132,10 @@ int cpu_memory_table_ask(int table_fd, const struct attributes_call *calls, size
  * from the kernel. 0, or the -errno of what kept it from reading them all. */
 int cpu_memory_table_filters(struct manifest_filters **ret, size_t *ret_n, int table_fd);
 
-/** What threads said of themselves (owned), once all stand still. 0, -errno. */
-int cpu_memory_table_told(struct attributes_told **ret, size_t *ret_n, int table_fd);
+/** What threads said of themselves (owned), once all stand still, and how many processes have a session
+ * keyring of their own (keyrings(7)). 0, -errno. */
+int cpu_memory_table_told(struct attributes_told **ret, size_t *ret_n, size_t *ret_keyrings,
+			  int table_fd);
 
 struct thread_notes;
 

@@ -233,9 +233,11 @@ int cpu_memory_image_filters(struct cpu_memory_image *c, struct manifest_filters
 	return c->plugin_dir ? cpu_memory_table_filters(ret, ret_n, c->plugin.table_fd) : -ENOENT;
 }
 
-int cpu_memory_image_told(struct cpu_memory_image *c, struct attributes_told **ret, size_t *ret_n)
+int cpu_memory_image_told(struct cpu_memory_image *c, struct attributes_told **ret, size_t *ret_n,
+			  size_t *ret_keyrings)
 {
-	return c->plugin_dir ? cpu_memory_table_told(ret, ret_n, c->plugin.table_fd) : -ENOENT;
+	return c->plugin_dir ? cpu_memory_table_told(ret, ret_n, ret_keyrings, c->plugin.table_fd)
+			     : -ENOENT;
 }
 
 static int fail_registers(const struct thread_notes *n, struct brumate_error *err)

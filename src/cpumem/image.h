@@ -64,7 +64,8 @@ int cpu_memory_image_filters(struct cpu_memory_image *i, struct manifest_filters
 			     size_t *ret_n);
 
 /** The same of what threads said of themselves. */
-int cpu_memory_image_told(struct cpu_memory_image *i, struct attributes_told **ret, size_t *ret_n);
+int cpu_memory_image_told(struct cpu_memory_image *i, struct attributes_told **ret, size_t *ret_n,
+			  size_t *ret_keyrings);
 
 /** The same of what threads have that does not come back as it was: tells it, or fails. At CRIU_EVENT_RESUMING: what of it could not be
  * brought back. */

@@ -79,6 +79,8 @@ struct thread_told {
 struct thread_tellings {
 	uint32_t n;
 	uint32_t n_unknown; /* threads that could not be asked */
+	uint32_t
+		n_keyrings; /* processes with another session keyring than CRIU, and the shim, have */
 	struct thread_told items[THREAD_TOLD_MAX];
 };
 

@@ -51,7 +51,7 @@ static int init_dump(const char *number)
 	if (!map_table(number))
 		return 0;
 	table->threads = (struct thread_notes){ 0 };
-	table->tellings.n = table->tellings.n_unknown = 0;
+	table->tellings.n = table->tellings.n_unknown = table->tellings.n_keyrings = 0;
 	table->filters.error = table->filters.n = table->filters.used_bytes = 0;
 	if (hide_begin(table, may_hide))
 		atomic_store(&table->is_heeded, 1);

@@ -5,6 +5,7 @@
  */
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/keyctl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,18 @@ static int32_t inner_number(pid_t tid)
 		return 0;
 	*end = '\0';
 	return atoi(strrchr(line, '\t') + 1);
+}
+
+/* A restored process has that of the shim. */
+static bool has_other_keyring(pid_t pid)
+{
+	const long own = syscall(SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 0);
+	int64_t its = 0;
+
+	return own > 0 &&
+	       tracee_call(pid, SYS_keyctl, KEYCTL_GET_KEYRING_ID,
+			   (uint64_t)(int64_t)KEY_SPEC_SESSION_KEYRING, &its) == 0 &&
+	       its > 0 && its != own;
 }
 
 static bool is_told_to_us(pid_t tid)
@@ -89,4 +102,5 @@ void tellings_read(struct thread_tellings *t, pid_t pid)
 	for (struct dirent *e; dir && (e = readdir(dir));)
 		if (e->d_name[0] != '.')
 			read_thread(t, pid, inner_pid, (pid_t)atoi(e->d_name));
+	t->n_keyrings += has_other_keyring(pid);
 }

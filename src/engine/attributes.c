@@ -29,9 +29,9 @@ static void note(void *arg, const char *text)
 static int add_told(struct op *op)
 {
 	auto_free struct attributes_told *told = NULL;
-	char text[160];
-	size_t n = 0;
-	int r = cpu_memory_image_told(op->images.cpu_memory, &told, &n);
+	char text[256];
+	size_t n = 0, n_keyrings = 0;
+	int r = cpu_memory_image_told(op->images.cpu_memory, &told, &n, &n_keyrings);
 
 	if (r < 0 && r != -ENOENT)
 		return r;
@@ -41,6 +41,13 @@ static int add_told(struct op *op)
 		 "new threads",
 		 n_unknown, n_unknown == 1 ? "" : "s");
 	if (n_unknown)
+		note(op, text);
+	snprintf(text, sizeof(text),
+		 "%zu process%s a session keyring other than the job's shim (Kerberos tickets may "
+		 "be in "
+		 "it): a restored process has that of the shim",
+		 n_keyrings, n_keyrings == 1 ? " has" : "es have");
+	if (n_keyrings)
 		note(op, text);
 	return 0;
 }

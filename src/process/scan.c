@@ -992,19 +992,26 @@ static void check_managed_memory(struct scan *s)
 
 /* ---- timers ---- */
 
+/* How many of the timers there are of clock @clock ("\nClockID: 0\n"), other than such as signal a thread if @but_of_threads. */
+static size_t count_timers(const char *timers, const char *clock, bool but_of_threads)
+{
+	size_t n = 0;
+
+	for (const char *t = strstr(timers, "ID: "); t;) {
+		const char *next = strstr(t + 1, "\nID: "), *end = next ? next : t + strlen(t);
+		const char *its = strstr(t, clock), *thread = strstr(t, "/tid.");
+
+		n += its && its < end && !(but_of_threads && thread && thread < end);
+		t = next;
+	}
+	return n;
+}
+
 /* The clock of the CPU time of the thread that made the timer, which the kernel names to nobody. A timer that signals a thread is
  * taken for that thread's own (criu/mend.h). */
 static bool has_timer_of_unknown_thread(const char *timers)
 {
-	for (const char *t = strstr(timers, "ID: "); t;) {
-		const char *next = strstr(t + 1, "\nID: "), *end = next ? next : t + strlen(t);
-		const char *clock = strstr(t, "\nClockID: -2\n"), *thread = strstr(t, "/tid.");
-
-		if (clock && clock < end && (!thread || thread > end))
-			return true;
-		t = next;
-	}
-	return false;
+	return count_timers(timers, "\nClockID: -2\n", true);
 }
 
 static void check_timers(struct scan *s)
@@ -1013,9 +1020,18 @@ static void check_timers(struct scan *s)
 		const struct proc_info *p = &s->tree->items[i];
 		auto_free char *text = NULL;
 
-		if (p->n_threads > 1 &&
-		    proc_file_read(p->id.pid, "timers", TIMERS_BYTES_MAX, &text, NULL) >= 0 &&
-		    has_timer_of_unknown_thread(text))
+		if (p->state == 'Z' ||
+		    proc_file_read(p->id.pid, "timers", TIMERS_BYTES_MAX, &text, NULL) < 0)
+			continue;
+		const size_t n_of_day = count_timers(text, "\nClockID: 0\n", false);
+		if (n_of_day)
+			add_finding(s, SCAN_NOTE, SCAN_CRIU, p, "timer-of-day",
+				    "timers behind descriptors (timerfd_create) do not",
+				    "has %zu timer%s (timer_create) of the time of day, which the "
+				    "kernel does not tell when set to an absolute time: such a one "
+				    "comes later by the time that the job was on a disk",
+				    n_of_day, n_of_day == 1 ? "" : "s");
+		if (p->n_threads > 1 && has_timer_of_unknown_thread(text))
 			add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "thread-timer",
 				    "delete it before, or make it with pthread_getcpuclockid(3)",
 				    "has a timer that counts the CPU time of one of its threads: "

@@ -151,6 +151,24 @@ def threads_and_processes_of_a_user(bed):
 
 
 @case
+@as_user
+def a_session_keyring_is_noted(bed):
+    """As in which Kerberos tickets are kept: the shim has another one."""
+    keyctl, join, as_new = {"x86_64": 250, "aarch64": 219}[os.uname().machine], 1, "None"
+    setup = (f"import ctypes; r = ctypes.CDLL(None).syscall({keyctl}, {join}, {as_new})\n"
+             "print('ready 1', 'joined' if r > 0 else 'LACKS', flush=True)\n"
+             "import time\nfor step in range(1 << 30):\n    print(f'step {step} OK', flush=True); time.sleep(0.02)\n")
+    job, log = bed.started([PYTHON, "-u", "-c", setup])
+    if "LACKS" in log.text() or os.uname().machine != "x86_64":
+        raise Skipped("no keyrings here, or nobody to ask for them")
+    summary = json.dumps(bed.operation("checkpoint", "--leave-running", job))
+    expect("1 process has a session keyring other than the job's shim" in summary, summary)
+    other, log = start(bed, "cpus")
+    summary = json.dumps(bed.operation("checkpoint", "--leave-running", other))
+    expect("keyring" not in summary, summary)
+
+
+@case
 def what_root_saves_and_restores_for_a_user(bed):
     """It is given back with his rights, which are enough."""
     setup = "libc = ctypes.CDLL(None); os.sched_setaffinity(0, [max(os.sched_getaffinity(0))]); libc.syscall(251, 1, 0, 2 << 13 | 6)" \

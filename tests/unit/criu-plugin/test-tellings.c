@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <linux/capability.h>
+#include <linux/keyctl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -35,7 +36,7 @@ static void *second(void *arg)
 	return arg;
 }
 
-static pid_t start(pid_t *ret_second)
+static pid_t start(pid_t *ret_second, bool has_keyring)
 {
 	CHECK(pipe(told_pipe) == 0);
 	const pid_t pid = fork();
@@ -46,8 +47,10 @@ static pid_t start(pid_t *ret_second)
 
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		prctl(PR_SET_TIMERSLACK, SLACK_NS);
-		CHECK(pthread_create(&thread, NULL, second, NULL) == 0);
 		prctl(SET_RULES, 1, 0, 0, 0);
+		if (has_keyring)
+			syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
+		CHECK(pthread_create(&thread, NULL, second, NULL) == 0);
 		for (;;)
 			pause();
 	}
@@ -98,7 +101,7 @@ int main(void)
 #else
 	auto_free struct thread_tellings *t = calloc(1, sizeof(*t));
 	pid_t other;
-	const pid_t pid = start(&other);
+	const pid_t pid = start(&other, false);
 	const bool has_rules = prctl(GET_RULES, 0, 0, 0, 0) >= 0;
 
 	CHECK(t);
@@ -119,8 +122,16 @@ int main(void)
 	CHECK(of_process->timer_slack_ns == SLACK_NS && !of_process->keeps_capabilities);
 	CHECK(of_process->write_or_run == has_rules);
 	CHECK(of_thread->timer_slack_ns == OTHER_SLACK_NS && of_thread->keeps_capabilities);
-	CHECK(!of_thread->write_or_run);
+	CHECK(!of_thread->write_or_run && !t->n_keyrings);
 	end(pid);
+	if (syscall(SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 0) > 0) {
+		const pid_t another = start(&other, true);
+
+		seize(another);
+		tellings_read(t, another);
+		CHECK(t->n_keyrings == 1);
+		end(another);
+	}
 	return 0;
 #endif
 }

@@ -542,6 +542,32 @@ static void finds_timers_of_unknown_threads(void)
 	}
 }
 
+static void has_timer_of_day(void *arg)
+{
+	struct sigevent event = { .sigev_notify = SIGEV_NONE };
+	timer_t timer;
+
+	without_stdio();
+	CHECK(timer_create(arg ? CLOCK_REALTIME : CLOCK_MONOTONIC, &event, &timer) == 0);
+	little_pause(NULL);
+}
+
+static void notes_timers_of_day(void)
+{
+	for (intptr_t of_day = 0; of_day < 2; of_day++) {
+		struct little l = little_start(has_timer_of_day, (void *)of_day);
+
+		little_wait_ready(&l);
+		scan(l.pid);
+		if (of_day)
+			expect(SCAN_NOTE, SCAN_CRIU, "timer-of-day",
+			       "has 1 timer (timer_create) of the time of day");
+		else
+			expect_nothing_else();
+		little_end(&l);
+	}
+}
+
 static void callers_may_add(void)
 {
 	struct scan_finding f = { .level = SCAN_REFUSE,
@@ -564,6 +590,7 @@ int main(void)
 	finds_containers();
 	finds_gpu_processes();
 	finds_timers_of_unknown_threads();
+	notes_timers_of_day();
 	callers_may_add();
 	scan_report_fini(&report);
 	return 0;
