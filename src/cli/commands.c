@@ -136,6 +136,8 @@ static const struct option_spec checkpoint_options[] = {
 	FLAG(OPT_DROP_EXTERNAL, "drop-external", 0,
 	     "unix connections to outside the job are found closed after a restore"),
 	FLAG(OPT_WITH_FILES, "with-files", 0, "take in the content of files that it writes"),
+	FLAG(OPT_WAKE, "wake", 0,
+	     "of a suspended job: hold its TCP ports, and restore it when somebody connects"),
 	FLAG(OPT_REHEARSE, "rehearse", 0,
 	     "with --leave-running or --every: keep it only if it comes back"),
 	NAME("id of the checkpoint (default: made from the job's name and the time)"),

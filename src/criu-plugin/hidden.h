@@ -24,6 +24,10 @@
 /** How CRIU is given a new end of a TCP connection; the number of its file in the images follows, as %x. */
 #define HIDDEN_CONNECTION_KEY "brumate-connection:"
 
+/** How CRIU is given a socket that went on listening (process/listeners.h); its name follows. */
+#define HIDDEN_LISTENER_KEY "brumate-listener:"
+enum { HIDDEN_LISTENER_KEY_BYTES = 96 };
+
 enum { HIDDEN_MAGIC = 0x62724831, HIDDEN_RANGES_MAX = 1 << 16 };
 
 /** Private memory [start, end) of a process, numbered as CRIU does. */

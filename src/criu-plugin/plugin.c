@@ -70,6 +70,9 @@ static int init_restore(const char *number)
 	if (!semaphores_begin())
 		say(CRIU_LOG_WARNING,
 		    "this CRIU's calls cannot be seen: it restores no semaphores\n");
+	if (!listeners_begin())
+		say(CRIU_LOG_WARNING,
+		    "this CRIU's calls cannot be seen: it takes over no ports that are held\n");
 	const bool has_table = map_table(number);
 	if (!needed)
 		return 0;
@@ -100,6 +103,7 @@ static void end_plugin(int stage, int result)
 	(void)result;
 	hide_end();
 	semaphores_end();
+	listeners_end();
 }
 
 /* Returns 0, -errno: there is something that CRIU would lose. */

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
+#include <sys/socket.h>
 
 #include "criu-plugin/hidden.h"
 
@@ -202,6 +203,21 @@ void hide_end(void);
 /** Returns false where CRIU's calls cannot be seen: then it fails to restore a semaphore. */
 bool semaphores_begin(void);
 void semaphores_end(void);
+
+/*
+ * ---- sockets that go on listening ----
+ *
+ * A restored job whose ports were held meanwhile gets the sockets that hold them, with the connections that wait there: CRIU's
+ * own calls of bind(2) are answered, from listeners_begin() to listeners_end(). Where CRIU was given a socket by the name of the
+ * address, that takes the place of the one that would be bound, under the same number.
+ */
+
+/** Returns false where CRIU's calls cannot be seen: then a port that is held cannot be had. */
+bool listeners_begin(void);
+void listeners_end(void);
+
+/** How CRIU is given the socket at @address; false: it is none of the internet. Pure. */
+bool listener_key(char ret[static HIDDEN_LISTENER_KEY_BYTES], const struct sockaddr *address);
 
 /** Makes the eventfd @fd a semaphore. 0, -errno. */
 int semaphore_replace(int fd);

@@ -21,6 +21,11 @@ void criu_connection_key(char ret[static CRIU_CONNECTION_KEY_BYTES], uint32_t fi
 	snprintf(ret, CRIU_CONNECTION_KEY_BYTES, HIDDEN_CONNECTION_KEY "%x", file);
 }
 
+void criu_listener_key(char ret[static CRIU_LISTENER_KEY_BYTES], const char *address)
+{
+	snprintf(ret, CRIU_LISTENER_KEY_BYTES, HIDDEN_LISTENER_KEY "%s", address);
+}
+
 enum { TYPE_INET = 4, TYPE_EXTERNAL = 16, STATE_CLOSED = 7, STATE_LISTENING = 10 };
 
 /* Appends an entry as it is to be. 1: changed; 0: as it was; -errno. */

@@ -8,7 +8,6 @@
  */
 #include "engine/externals.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -62,30 +61,6 @@ static void tell_holder(struct holder *ret, pid_t pid, const char *comm)
 
 /* ---- of the internet ---- */
 
-/* Reads "1.2.3.4:80" or "[::1]:80"; its length, 0 where it is neither. */
-static socklen_t parse(union port_address *ret, const char *text)
-{
-	char host[INET6_ADDRSTRLEN + 1];
-	const char *colon = strrchr(text, ':');
-	bool is_v6 = *text == '[';
-	size_t len = colon ? (size_t)(colon - text) - (is_v6 ? 2 : 0) : 0;
-
-	if (!len || len >= sizeof(host))
-		return 0;
-	snprintf(host, sizeof(host), "%.*s", (int)len, text + is_v6);
-	in_port_t port = htons((uint16_t)atoi(colon + 1));
-	*ret = (union port_address){ 0 };
-	ret->any.sa_family = is_v6 ? AF_INET6 : AF_INET;
-	if (is_v6)
-		ret->v6.sin6_port = port;
-	else
-		ret->v4.sin_port = port;
-	void *to = is_v6 ? (void *)&ret->v6.sin6_addr : (void *)&ret->v4.sin_addr;
-	if (!port || inet_pton(ret->any.sa_family, host, to) != 1)
-		return 0;
-	return is_v6 ? sizeof(ret->v6) : sizeof(ret->v4);
-}
-
 /* A socket is of the user who made it, and those of one user may share a port. */
 static int socket_of(uid_t uid, int family, int type)
 {
@@ -129,7 +104,7 @@ static int inet_stays_taken(struct op *op, const char *text, bool is_tcp, uid_t 
 {
 	uint64_t deadline_ns = deadline_in_ms(ENDED_MS);
 	union port_address address;
-	socklen_t len = parse(&address, text);
+	socklen_t len = port_address_parse(&address, text);
 	int taken = 0, r = 0;
 
 	while (len && (taken = inet_is_taken(&address, len, is_tcp, uid)) > 0 && r == 0 &&
@@ -243,7 +218,7 @@ static void forget_connection(const char *address, json_t *socket)
 {
 	union port_address own, peer;
 
-	if (parse(&own, address) && parse(&peer, text_of(socket, "peer")))
+	if (port_address_parse(&own, address) && port_address_parse(&peer, text_of(socket, "peer")))
 		port_forget_connection(&own, &peer, NULL);
 }
 
@@ -260,6 +235,10 @@ static int is_taken(const struct check *check, json_t *socket, struct holder *re
 	const bool is_udp = !strcmp(protocol, "udp"), is_tcp = !strcmp(protocol, "tcp");
 	if (is_tcp && json_object_get(socket, "peer"))
 		forget_connection(address, socket);
+	/* The job gets it back. */
+	if (is_tcp && !strcmp(state, "listening") && check->op->listeners &&
+	    listeners_have(check->op->listeners, address))
+		return 0;
 	if (!strcmp(text_of(socket, "kind"), "inet"))
 		return (is_udp || is_tcp) && is_bound_anew(socket, is_tcp)
 			       ? inet_stays_taken(check->op, address, is_tcp, check->uid,

@@ -31,6 +31,7 @@
 #include "engine/rehearse.h"
 #include "engine/gpu-set.h"
 #include "engine/job-files.h"
+#include "engine/listeners.h"
 #include "engine/rights.h"
 #include "engine/secret.h"
 #include "engine/together.h"
@@ -132,7 +133,8 @@ static int check_checkpoint(struct op *op, struct brumate_error *err)
 
 	if (r < 0)
 		return r;
-	if ((r = preflight(op, SCAN_GPU | SCAN_CRIU, err)) < 0)
+	if ((r = preflight(op, SCAN_GPU | SCAN_CRIU, err)) < 0 ||
+	    (r = op_listeners_look(op, err)) < 0)
 		return r;
 	return check_space(op, err);
 }
@@ -356,6 +358,8 @@ static int save_frozen(struct op *op, struct brumate_error *err)
 	int r = together_hold(op, err);
 	if (r == 0)
 		r = op_connections_read(op, err);
+	if (r == 0)
+		r = op_listeners_take(op, err);
 	if (r == 0)
 		r = rights_check_dump(op, err);
 	if (r == 0)
@@ -642,6 +646,7 @@ static int begin(struct op *op, struct brumate_error *err)
 	struct target *target = op->target;
 
 	op->was_suspended = target->state == JOB_SUSPENDED;
+	target->ports[0] = '\0';
 	target->op = (struct job_op){ .was_suspended = op->was_suspended,
 				      .leave_running = op->request->leave_running };
 	snprintf(target->op.kind, sizeof(target->op.kind), "checkpoint");
@@ -688,8 +693,10 @@ int engine_checkpoint(struct op *op, struct brumate_error *err)
 	if (r < 0 && op->checkpoint.committed && !op->request->leave_running &&
 	    target_has_ended(target))
 		r = 0;
-	if (r < 0)
+	if (r < 0) {
+		op_listeners_drop(op);
 		return engine_failed(op, r, before, err);
+	}
 	target->op = (struct job_op){ 0 };
 	target->message[0] = '\0';
 	if (op->request->leave_running) {

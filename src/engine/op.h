@@ -20,6 +20,7 @@
 #include "job/request.h"
 #include "process/attributes.h"
 #include "process/connections.h"
+#include "process/listeners.h"
 #include "process/locks.h"
 #include "process/socket-options.h"
 #include "process/process.h"
@@ -93,6 +94,7 @@ struct op {
 	struct op_images images;
 	struct op_checkpoint checkpoint;
 	struct op_restore restore;
+	struct listeners *listeners; /* borrowed: that are held while the job is checkpointed; NULL: none may be */
 	int together_fd; /* to the coordinator of several operations (engine/together.h); -1: none */
 	bool together_idle; /* the meeting of that name is over */
 	char *together_closes; /* owned: connections that a restored member finds closed (sockets_close) */

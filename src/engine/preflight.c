@@ -585,7 +585,8 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 			return refuse(f, err);
 		progress_note(&op->progress, "%s: left out, %s", f->text,
 			      !strcmp(f->what, SCAN_TCP_IN_FLIGHT)
-				      ? "they end with the job"
+				      ? op->request->wake ? "they wait for it"
+							  : "they end with the job"
 				      : "after a restore it finds the connection closed");
 	}
 	for (size_t i = 0; i < report.n; i++) {

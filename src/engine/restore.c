@@ -32,6 +32,7 @@
 #include "engine/externals.h"
 #include "engine/gpu-set.h"
 #include "engine/job-files.h"
+#include "engine/listeners.h"
 #include "engine/needs.h"
 #include "engine/fetched.h"
 #include "engine/rights.h"
@@ -597,7 +598,8 @@ int step_run_criu(struct op *op, struct criu_options *own, struct brumate_error 
 		op->target->init = PROC_ID_NONE;
 	if ((r = programs_for_restore(op, &inherits, &own->n_inherits, err)) == 0 &&
 	    (r = job_files_give(op, &inherits, &own->n_inherits, err)) == 0 &&
-	    (r = op_connections_give(op, own->is_apart, &inherits, &own->n_inherits, err)) == 0) {
+	    (r = op_connections_give(op, own->is_apart, &inherits, &own->n_inherits, err)) == 0 &&
+	    (r = op_listeners_give(op, &inherits, &own->n_inherits, err)) == 0) {
 		op->touched = true;
 		own->inherits = inherits;
 		r = call_criu(op, own, err);
@@ -992,6 +994,7 @@ int engine_restore(struct op *op, struct brumate_error *err)
 	target->op = (struct job_op){ 0 };
 	target->restored = true;
 	target->exit_code = JOB_EXIT_UNKNOWN;
+	op_listeners_drop(op);
 	target->message[0] = '\0';
 	engine_done(op, JOB_RUNNING);
 	return 0;

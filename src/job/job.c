@@ -984,7 +984,7 @@ json_t *job_and_processes_to_json(const struct job *j, struct proc_tree *ret_tre
 		json_array_append_new(argv, wire_string(*arg));
 	auto_json json_t *o = json_pack(
 		"{s:s,s:s,s:s,s:o,s:i,s:I,s:I,s:o,s:o,s:o,s:s,s:b,s:b,s:b,s:s,s:b,s:I,s:o,s:s?"
-		",s:o,s:o,s:o,s:o,s:o}",
+		",s:o,s:o,s:o,s:o,s:o,s:o}",
 		"id", j->id, "name", j->name, "state", job_state_name(state), "pid",
 		or_null(json_integer(shown_process(j).pid), alive), "processes",
 		(int)(ret_tree->n - (alive && reaper_is(j->root))), "uid", (json_int_t)j->uid,
@@ -997,7 +997,8 @@ json_t *job_and_processes_to_json(const struct job *j, struct proc_tree *ret_tre
 			state == JOB_EXITED && j->exit_code != JOB_EXIT_UNKNOWN),
 		"checkpoint", j->checkpoint, "checkpoint_path", shown(j->checkpoint_path),
 		"message", shown_message(j), "schedule", schedule_to_json(&j->schedule), "labels",
-		labels_to_json(j->labels), "ended", shown_end(j));
+		labels_to_json(j->labels), "ended", shown_end(j), "ports",
+		or_null(json_string(j->ports), *j->ports && state == JOB_CHECKPOINTED));
 	return o && job_attributes_encode(o, &j->attributes) == 0 ? take_ptr(&o) : NULL;
 }
 

@@ -103,6 +103,7 @@ static const struct schema_field record_fields[] = {
 	FIELD(struct job, "log", log, FIELD_RAW, .lenient = true),
 	FIELD(struct job, "checkpoint", checkpoint, FIELD_RAW, .lenient = true),
 	FIELD(struct job, "checkpoint_path", checkpoint_path, FIELD_RAW, .lenient = true),
+	LINE(struct job, "ports", ports, .lenient = true),
 	NUMBER(struct job, "exit_code", exit_code, FIELD_INT, 0, 255, .nullable = true),
 	PART(struct job, "root", root, id_fields, .nullable = true),
 	PART(struct job, "command", command, id_fields, .nullable = true),

@@ -39,6 +39,7 @@ static const struct request_option request_options[] = {
 	  -1 },
 	{ "with_files", "with-files", REQUEST_FLAG, CHECKPOINT | SCHEDULE, AT(with_files), -1 },
 	{ "rehearse", "rehearse", REQUEST_FLAG, CHECKPOINT | SCHEDULE, AT(rehearse), -1 },
+	{ "wake", "wake", REQUEST_FLAG, CHECKPOINT, AT(wake), -1 },
 	{ "keep_files", "keep-files", REQUEST_FLAG, RESTORE, AT(keep_files), -1 },
 	{ "room_of", NULL, REQUEST_OURS, RESUME, AT(room_of), -1 },
 	{ "together", NULL, REQUEST_PATH, CHECKPOINT | RESTORE, AT(together), -1 },

@@ -43,6 +43,7 @@ struct request {
 	bool park;	     /* leave device memory on the GPU */
 	bool keep_copy;	     /* the host copy stays as a baseline when the job runs again */
 	bool leave_running;
+	bool wake; /* hold the ports at which it listens, and restore it at the first connection */
 	bool drop_external;	 /* unix connections to outside are closed after a restore */
 	bool tcp_skip_in_flight; /* leave out TCP connections that nobody has accepted yet */
 	bool with_files; /* take the content of files that the job writes into the checkpoint */

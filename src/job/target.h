@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "gpu/vendor.h"
 #include "image/manifest.h"
+#include "process/listeners.h"
 #include "process/process.h"
 
 enum job_state {
@@ -132,6 +133,8 @@ struct target {
 	int exit_code;			  /* 0..255, 128+N after signal N; JOB_EXIT_UNKNOWN */
 	char *checkpoint;		  /* id of the latest checkpoint, or NULL */
 	char *checkpoint_path;		  /* its directory */
+	/* Where it listens, held while it is checkpointed: who connects there has it restored; "": not. */
+	char ports[LISTENERS_BYTES];
 	uint64_t sequence;		  /* highest of its checkpoints; 0: not known here */
 	char message[JOB_MESSAGE_BYTES];  /* why the last operation failed; empty */
 	struct job_gpu *gpus; /* all that its processes could see when it was last suspended */

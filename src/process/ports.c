@@ -5,6 +5,7 @@
  */
 #include "process/ports.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/inet_diag.h>
@@ -25,6 +26,7 @@
 
 enum {
 	/* as the kernel numbers them */
+	TCP_ESTABLISHED = 1,
 	TCP_FIN_WAIT1 = 4,
 	TCP_FIN_WAIT2 = 5,
 	TCP_TIME_WAIT = 6,
@@ -116,6 +118,29 @@ static int each_socket(bool is_tcp, socket_fn fn, void *arg)
 static in_port_t port_of(const union port_address *a)
 {
 	return a->any.sa_family == AF_INET6 ? a->v6.sin6_port : a->v4.sin_port;
+}
+
+socklen_t port_address_parse(union port_address *ret, const char *text)
+{
+	char host[INET6_ADDRSTRLEN + 1];
+	const char *colon = strrchr(text, ':');
+	bool is_v6 = *text == '[';
+	size_t len = colon ? (size_t)(colon - text) - (is_v6 ? 2 : 0) : 0;
+
+	if (!len || len >= sizeof(host))
+		return 0;
+	snprintf(host, sizeof(host), "%.*s", (int)len, text + is_v6);
+	in_port_t port = htons((uint16_t)atoi(colon + 1));
+	*ret = (union port_address){ 0 };
+	ret->any.sa_family = is_v6 ? AF_INET6 : AF_INET;
+	if (is_v6)
+		ret->v6.sin6_port = port;
+	else
+		ret->v4.sin_port = port;
+	void *to = is_v6 ? (void *)&ret->v6.sin6_addr : (void *)&ret->v4.sin_addr;
+	if (!port || inet_pton(ret->any.sa_family, host, to) != 1)
+		return 0;
+	return is_v6 ? sizeof(ret->v6) : sizeof(ret->v4);
 }
 
 /* As IPv6 writes it; all of IPv4 is all zero, as is all of IPv6. */
@@ -283,6 +308,7 @@ int port_look(struct port_use *ret, const union port_address *address, bool is_t
 
 struct ended {
 	const union port_address *address, *peer; /* @peer NULL: any */
+	bool is_open;				  /* one that has not ended is meant */
 };
 
 /* One that has no inode has been closed by its process, and waits for the other end. */
@@ -296,6 +322,8 @@ static bool is_ended(const struct inet_diag_msg *m, const struct ended *e)
 	memcpy(other.id.idiag_src, m->id.idiag_dst, sizeof(other.id.idiag_src));
 	if (!is_at(m, e->address) || (e->peer && !is_at(&other, e->peer)))
 		return false;
+	if (e->is_open)
+		return m->idiag_state == TCP_ESTABLISHED;
 	return m->idiag_state == TCP_TIME_WAIT ||
 	       (e->peer && !m->idiag_inode && 1u << m->idiag_state & closing);
 }
@@ -334,10 +362,17 @@ int port_forget_ended(const union port_address *address, struct brumate_error *e
 int port_forget_connection(const union port_address *address, const union port_address *peer,
 			   struct brumate_error *err)
 {
-	struct ended e = { address, peer };
+	struct ended e = { address, peer, false };
 	int r = each_socket(true, forget_socket, &e);
 
 	return r < 0 ? brumate_fail(err, -r, "connections that have ended at port %u: %m",
 				    ntohs(port_of(address)))
 		     : 0;
+}
+
+int port_reset_connection(const union port_address *address, const union port_address *peer)
+{
+	struct ended e = { address, peer, true };
+
+	return each_socket(true, forget_socket, &e);
 }

@@ -17,6 +17,9 @@ union port_address {
 	struct sockaddr_in6 v6;
 };
 
+/** Reads "1.2.3.4:80" or "[::1]:80"; its length, 0 where it is neither. */
+socklen_t port_address_parse(union port_address *ret, const char *text);
+
 /** What is bound at an address, or at all of its port. */
 struct port_use {
 	size_t n_sockets; /* that is open */
@@ -36,6 +39,9 @@ int port_forget_ended(const union port_address *address, struct brumate_error *e
 /** The same of the connection between @address and @peer (NULL: any), also where its process has closed it and it waits for the other end. */
 int port_forget_connection(const union port_address *address, const union port_address *peer,
 			   struct brumate_error *err);
+
+/** Resets the connection at @address to @peer, for both ends, also where another process holds the one at @address. -EPERM (it takes CAP_NET_ADMIN), -EOPNOTSUPP. */
+int port_reset_connection(const union port_address *address, const union port_address *peer);
 
 /* * Whether the unix socket with number @inode is bound at the file @st, under any name: such names may be relative, or
  * those of another mount namespace. 1, 0, or -errno: unknown. */

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/conf.h"
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/paths.h"
 #include "client/shim.h"
 #include "gpu/vendor.h"
@@ -439,13 +440,30 @@ static json_t *device_memory(const struct service_call *call, const struct job *
 	return json_integer(bytes);
 }
 
+/* What listened for it has died; another shim does so again, by the time that it answers. */
+static void listen_again(const struct job *j)
+{
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (!shim_has_ended(j))
+		return;
+	if (shim_start(j->dir, &err) < 0)
+		log_warn("nobody listens for job %s: reason=\"%s\"", j->id, err.text);
+	else
+		json_decref(ask_who_knows(j));
+}
+
 static void list_job(void *arg, const struct job *j, const char *id,
 		     const struct brumate_error *why)
 {
 	struct listing *l = arg;
 	json_t *o = NULL;
 
-	if (l->recent && j && ended_long_ago(j)) {
+	const bool listens = j && j->state == JOB_CHECKPOINTED && *j->ports;
+
+	if (listens)
+		listen_again(j);
+	if (l->recent && j && !listens && ended_long_ago(j)) {
 		l->n_folded++;
 		return;
 	}

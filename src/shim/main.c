@@ -61,7 +61,7 @@ static void on_orphan(void *arg, pid_t pid, int status)
 /* ---- the main loop ---- */
 
 static const struct shim_part *const parts[] = { &schedule_part, &owner_part, &marks_part,
-						 &prepare_part,	 &wake_part,  &need_part,
+						 &prepare_part,	 &wake_part,  &listen_part, &need_part,
 						 &hooks_part,	 &mend_part };
 enum { N_PARTS = sizeof(parts) / sizeof(parts[0]) };
 

@@ -225,6 +225,8 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 	op_init(&op, what->kind, &s->job.target, &caller, &request);
 	if (r == 0 && what->where == REQUEST_CHECKPOINT)
 		r = wire_get_bool(parameters, "unnamed", &request.unnamed, err);
+	if (request.wake) /* connections that wait at its ports wait on */
+		request.tcp_skip_in_flight = true;
 	if (r == 0)
 		r = conf_load(&conf, err);
 	if (r == 0 && what->where == REQUEST_RESTORE)

@@ -366,6 +366,7 @@ void shim_look(struct shim *s)
 		.gpu_kind = job->gpu_kind,
 		.unsaved = job->unsaved,
 		.wakes = job_wakes(job),
+		.listens = job->state == JOB_CHECKPOINTED && *job->ports,
 		.mends = mend_is_wanted(s),
 		.every_ms = job->schedule.every_ms,
 		.next_ms = job->schedule.next_ms,
@@ -416,6 +417,7 @@ void shim_prepare_op(struct shim *s, struct op *op, struct request *request,
 		     const struct brumate_conf *conf)
 {
 	op->data.vault = &s->vault;
+	op->listeners = &s->listeners;
 	op->gpus.pairs = take_ptr(&request->pairs);
 	op->gpus.n_pairs = request->n_pairs;
 	op->data.keep.spare = conf->spare_copy && s->returns_spare;

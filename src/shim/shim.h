@@ -42,6 +42,7 @@ struct shim_view {
 	struct gpu_kind gpu_kind;
 	bool unsaved;		    /* the record is not on disk */
 	bool wakes;		    /* a job of `run --wake` */
+	bool listens;		    /* checkpointed, with ports that are held or to be */
 	bool mends;		    /* something has to be tried again */
 	uint64_t every_ms, next_ms; /* of its schedule */
 	uint64_t spare_bytes; /* of a host copy that the running job keeps, and could be without */
@@ -70,6 +71,7 @@ struct shim {
 	bool left;	 /* under the lock: the record is gone, and this shim only has to end */
 	int life_fds[2]; /* a pipe for Wait, which is closed when the job is over; -1: it is */
 	int lock_fd;	 /* locked with flock() as long as this shim lives */
+	struct listeners listeners; /* ports that are held, listen.c. Used as the record is */
 	int need_fd; /* where allocations that find no room connect, need.c; -1: nowhere. Used as the record is */
 	bool returns_spare; /* a host copy that the job could be without is released on demand, prepare.c */
 	atomic_bool stopping; /* what the shim itself has begun is to be given up */
@@ -229,7 +231,7 @@ struct shim_part {
 };
 
 extern const struct shim_part schedule_part, mend_part, owner_part, marks_part, prepare_part,
-	wake_part, need_part, hooks_part;
+	wake_part, listen_part, need_part, hooks_part;
 
 /** The method Schedule. */
 int schedule_method(void *arg, struct wire_call_context *call, json_t *parameters,

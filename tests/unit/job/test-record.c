@@ -43,6 +43,7 @@ static struct job full_job(void)
 		.pid_ns = 4026531836,
 		.exit_code = 143,
 		.message = "checkpoint: " NOT_UTF8,
+		.ports = "127.0.0.1:8000 [::1]:8000",
 		.n_gpus = 2,
 		.n_stopped = 2,
 		.sequence = 1767323045678ull,
@@ -223,6 +224,7 @@ static void round_trip(const struct job *want, const char *message)
 	CHECK(!err.code);
 	check_same(&got, want);
 	CHECK_STR(got.message, message);
+	CHECK_STR(got.ports, want->ports);
 }
 
 static void test_round_trips(void)
@@ -290,6 +292,7 @@ static const struct member members[] = {
 	{ "exit_code", false },
 	{ "checkpoint", false },
 	{ "message", true },
+	{ "ports", false },
 	{ "gpus", false },
 	{ "checkpoint_path", false },
 	{ "op", false },

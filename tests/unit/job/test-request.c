@@ -51,7 +51,8 @@ static void test_options_of_each(void)
 		{ REQUEST_RESUME, "timeout_ms wait_ms gpu_map keep_copy room_of " },
 		{ REQUEST_CHECKPOINT,
 		  "timeout_ms wait_ms tcp_close force dry_run leave_running keep_copy "
-		  "tcp_skip_in_flight drop_external with_files rehearse together id dir compress "
+		  "tcp_skip_in_flight drop_external with_files rehearse wake together id dir "
+		  "compress "
 		  "key " },
 		{ REQUEST_RESTORE,
 		  "timeout_ms wait_ms gpu_map tcp_close force keep_files together key "
@@ -112,11 +113,13 @@ static void test_check(void)
 /* A caller's id and dir never pass: those are the service's to choose. */
 static void test_pick(void)
 {
-	auto_json json_t *o = parse("{\"rehearse\": true, \"force\": null, \"timeout_ms\": 7, \"id\": "
-				    "\"../x\", \"dir\": \"/etc\", \"keep_files\": true, "
-				    "\"job\": \"a\", \"keep_copy\": false}");
+	auto_json json_t *o =
+		parse("{\"rehearse\": true, \"force\": null, \"timeout_ms\": 7, \"id\": "
+		      "\"../x\", \"dir\": \"/etc\", \"keep_files\": true, "
+		      "\"job\": \"a\", \"keep_copy\": false}");
 	auto_json json_t *picked = request_pick(o, REQUEST_CHECKPOINT);
-	auto_json json_t *want = parse("{\"timeout_ms\": 7, \"rehearse\": true, \"keep_copy\": false}");
+	auto_json json_t *want =
+		parse("{\"timeout_ms\": 7, \"rehearse\": true, \"keep_copy\": false}");
 
 	CHECK(json_equal(picked, want));
 	auto_json json_t *resume = parse("{\"room_of\": \"0123abcd\"}");

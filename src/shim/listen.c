@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A job that is on disk and sleeps (checkpoint --wake): this shim holds the sockets at which it listened. At the first connection the job is
+ * restored, as the command would, and is given them back with the connections that wait there. If it cannot be, these are reset, and the
+ * next one is the next try, after a pause that is twice as long each time. For want of room it is tried as long as WakeWait= says. A shim
+ * that takes over from one that has died listens at the same addresses again.
+ */
+#include "shim/shim.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/conf.h"
+#include "base/log.h"
+#include "engine/steps.h"
+#include "job/events.h"
+
+enum { FIRST_PAUSE_MS = 200, PAUSE_MS_MAX = 10000, WAIT_MS_DEFAULT = 60000 };
+
+struct listen {
+	struct shim *shim;
+	struct loop_source ports[LISTENERS_MAX], timer; /* until which nobody is listened to */
+	struct loop_task task;				/* restores the job */
+	bool has_failed;				/* the last try, since it was looked at */
+	uint64_t pause_ms;
+	uint64_t asked_ns; /* when a connection came, and where */
+	char at[LISTENER_NAME_BYTES];
+};
+
+/* Until nobody is listened to; twice as long the next time. */
+static void wait_a_while(struct listen *l)
+{
+	loop_after(&l->timer, l->pause_ms);
+	l->pause_ms = l->pause_ms < PAUSE_MS_MAX / 2 ? 2 * l->pause_ms : PAUSE_MS_MAX;
+}
+
+static void tell_event(const struct listen *l)
+{
+	event_add(&l->shim->job.target, "wake",
+		  json_pack("{s:s,s:s,s:f}", "call", "connect", "address", l->at, "seconds",
+			    (double)(clock_now_ns() - l->asked_ns) / NS_PER_S));
+}
+
+static void fail(struct listen *l, const struct brumate_error *why)
+{
+	struct shim *s = l->shim;
+
+	log_warn("job %s is asked for and cannot be restored: reason=\"%s\"", s->job.id, why->text);
+	hooks_failed(s, "wake", why->text);
+	snprintf(s->job.message, sizeof(s->job.message),
+		 "wake: a connection to %s was reset: %.400s", l->at, why->text);
+	job_save(&s->job, NULL);
+	for (size_t i = 0; i < s->listeners.n; i++)
+		listener_hang_up(&s->listeners, i);
+}
+
+/* As the operation that begin_restore() has begun. */
+static void restore(void *arg)
+{
+	struct listen *l = arg;
+	struct shim *s = l->shim;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	const struct progress_caller caller = { s, shim_note_progress, shim_is_stopping };
+	auto_(request_fini) struct request request = { 0 };
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	auto_(op_fini) struct op op;
+	int r = conf_load(&conf, &err);
+
+	request_configure(&request, REQUEST_RESTORE, &conf);
+	request.wait_ms = conf.wake_wait_ms && conf.wake_wait_ms < INT32_MAX
+				  ? (uint32_t)conf.wake_wait_ms
+				  : WAIT_MS_DEFAULT;
+	op_init(&op, "restore", &s->job.target, &caller, &request);
+	shim_prepare_op(s, &op, &request, &conf);
+	if (r == 0 && !s->job.checkpoint_path)
+		r = brumate_fail(&err, ENOENT, "its checkpoint has been removed");
+	if (r == 0)
+		r = store_open(&op.restore.image, NULL, s->job.checkpoint_path, &err);
+	if (r == 0) {
+		snprintf(op.restore.of, sizeof(op.restore.of), "%s", s->job.id);
+		shim_forget_exits(s);
+		shim_life_begins(s);
+		mend_secure(s);
+		r = engine_restore(&op, &err);
+	}
+	s->ending = true;
+	store_image_fini(&op.restore.image);
+	if (r == 0) {
+		op_finish(&op);
+		tell_event(l);
+		hooks_after(s, &conf, &op);
+		l->pause_ms = FIRST_PAUSE_MS;
+	} else {
+		l->has_failed = true;
+		op_count(&op, r);
+		fail(l, &err);
+	}
+	shim_end(s);
+}
+
+static void stop_watching(struct listen *l)
+{
+	for (size_t i = 0; i < LISTENERS_MAX; i++)
+		loop_watch(&l->ports[i], -1, 0);
+}
+
+static void begin_restore(struct listen *l, const char *at)
+{
+	struct shim *s = l->shim;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	stop_watching(l);
+	if (shim_begin_now(s, "restore", 1u << JOB_CHECKPOINTED, &err) < 0)
+		return;
+	snprintf(l->at, sizeof(l->at), "%s", at);
+	l->asked_ns = clock_now_ns();
+	int r = loop_task_start(s->loop, &l->task, restore, NULL, l);
+	if (r < 0) {
+		log_warn("no thread to restore job %s: reason=\"%s\"", s->job.id, strerror(-r));
+		wait_a_while(l);
+		shim_end(s);
+	}
+}
+
+static void port_asked(void *arg)
+{
+	struct listen *l = arg;
+	const struct listeners *held = &l->shim->listeners;
+
+	for (size_t i = 0; i < held->n; i++)
+		if (l->ports[i].happened) {
+			begin_restore(l, held->items[i].name);
+			return;
+		}
+}
+
+/* In the place of those that a dead shim held. */
+static void bind_again(struct listen *l)
+{
+	struct shim *s = l->shim;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+
+	if (shim_begin_now(s, "listening", 1u << JOB_CHECKPOINTED, &err) < 0)
+		return;
+	if (listeners_bind(&s->listeners, s->job.ports, &err) < 0) {
+		log_warn("nobody wakes job %s yet: reason=\"%s\"", s->job.id, err.text);
+		wait_a_while(l);
+	}
+	shim_end(s);
+}
+
+static void listen_update(void *part)
+{
+	struct listen *l = part;
+	struct shim *s = l->shim;
+	const struct shim_view *v = &s->view;
+
+	if (loop_task_works(&l->task) || v->use != SHIM_FREE)
+		return;
+	if (l->has_failed)
+		wait_a_while(l);
+	l->has_failed = false;
+	if (!v->listens) {
+		stop_watching(l);
+		return;
+	}
+	if (loop_has_time(&l->timer))
+		return;
+	if (!s->listeners.n)
+		bind_again(l);
+	for (size_t i = 0; i < s->listeners.n; i++)
+		loop_watch(&l->ports[i], s->listeners.items[i].fd, POLLIN);
+}
+
+static bool listen_needs_shim(const void *part)
+{
+	return ((const struct listen *)part)->shim->view.listens;
+}
+
+static void listen_start(void *part, struct shim *s)
+{
+	struct listen *l = part;
+
+	l->shim = s;
+	l->pause_ms = FIRST_PAUSE_MS;
+	loop_add(s->loop, &l->timer, NULL, NULL); /* listen_update() looks */
+	for (size_t i = 0; i < LISTENERS_MAX; i++)
+		loop_add(s->loop, &l->ports[i], port_asked, l);
+}
+
+static void listen_stop(void *part)
+{
+	struct listen *l = part;
+
+	listeners_fini(&l->shim->listeners);
+}
+
+const struct shim_part listen_part = {
+	.size_bytes = sizeof(struct listen),
+	.start = listen_start,
+	.update = listen_update,
+	.needs_shim = listen_needs_shim,
+	.stop = listen_stop,
+};
