@@ -108,6 +108,20 @@ def questions(bed):
     is_as_shown(bed, os.path.join("docs", "questions.md"))
 
 
+@case
+def links_of_what_is_installed(bed):
+    """Of the pages that a package has beside the programs: to each other, and to pictures."""
+    to = os.path.join(bed.dir, "doc")
+    done = run([os.path.join(SOURCE, "tools", "copy-documents"), to])
+    expect(done.code == 0, done.why())
+    pages = [os.path.join(base, name) for base, _, names in os.walk(to) for name in names if name.endswith(".md")]
+    links = [(page, found) for page in pages for found in re.findall(r"\]\(([^)#:\s]+)(?:#[\w-]+)?\)", read_text(page))]
+    dead = [f"{page}: {link}" for page, link in links if not os.path.exists(os.path.join(os.path.dirname(page), link))]
+    expect(not dead, "\n".join(dead))
+    expect(len(pages) > 35 and len(links) > 200, f"{len(pages)} pages, {len(links)} links")
+    expect(all(os.path.isfile(os.path.join(to, name)) for name in ("docs/session.svg", "docs/timeline.svg", "CHANGELOG.md")), "a picture")
+
+
 def man_pages(bed):
     folder = os.path.join(bed.build.path, "docs", "man")
     found = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if re.search(r"\.[1-8]$", name)] \
