@@ -65,7 +65,8 @@ int cpu_memory_image_open(struct cpu_memory_image **ret, const struct gpu_vendor
 	c->vendor = vendor;
 	/* Those of a vendor whose own plugin saves them are not for ours. */
 	c->plugin = (struct criu_plugin){ .table_fd = -1,
-					  .devices = vendor->saved_by_criu ? "" : vendor->devices };
+					  .devices = vendor->saved_by_criu ? "" : vendor->devices,
+					  .vendor = vendor->saved_by_criu ? vendor->id : NULL };
 	c->user = options->user;
 	c->plugin_dir = criu_plugin_dir();
 	if (c->plugin_dir) {
@@ -266,6 +267,11 @@ int cpu_memory_image_threads(struct cpu_memory_image *c, struct progress *progre
 
 	if (r < 0)
 		return brumate_fail(err, -r, "what CRIU's plugin says of threads: %m");
+	if (notes.gpu_pid)
+		return brumate_fail(err, EIO,
+				    "CRIU's plugin for the GPU did not bring back what process "
+				    "%" PRId64 " has there: its log tells why",
+				    notes.gpu_pid);
 	if (notes.kept_by || notes.error)
 		return fail_registers(&notes, err);
 	if (notes.n_early_waits)

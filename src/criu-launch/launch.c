@@ -166,10 +166,10 @@ static char *keep(const char *name)
 static char **make_environment(void)
 {
 	static char libs[PATH_MAX + 32] = "CRIU_LIBS_DIR=/proc/self/task";
-	static char *env[8] = { (char *)"PATH=/usr/sbin:/usr/bin:/sbin:/bin", (char *)"LC_ALL=C",
+	static char *env[9] = { (char *)"PATH=/usr/sbin:/usr/bin:/sbin:/bin", (char *)"LC_ALL=C",
 				libs };
 	static const char *const kept[] = { HIDDEN_FD_VARIABLE, HIDDEN_DEV_VARIABLE,
-					    "XDG_RUNTIME_DIR" };
+					    HIDDEN_VENDOR_VARIABLE, "XDG_RUNTIME_DIR" };
 	char dir[PATH_MAX];
 	size_t n = 3;
 

@@ -12,10 +12,11 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-/** Environment variables of CRIU: the number of the memfd; and a list, separated by colons, of path prefixes of
- * devices that are reopened at restore. */
-#define HIDDEN_FD_VARIABLE  "BRUMATE_CRIU_HIDDEN"
-#define HIDDEN_DEV_VARIABLE "BRUMATE_CRIU_DEVICES"
+/** Environment variables of CRIU: the number of the memfd; a list, separated by colons, of path prefixes of devices that
+ * are reopened at restore; and the id of a vendor whose own plugin saves the GPUs (gpu/saved-by.h). */
+#define HIDDEN_FD_VARIABLE     "BRUMATE_CRIU_HIDDEN"
+#define HIDDEN_DEV_VARIABLE    "BRUMATE_CRIU_DEVICES"
+#define HIDDEN_VENDOR_VARIABLE "BRUMATE_CRIU_VENDOR"
 
 /** Name of the plugin. An image with hidden memory names it, so CRIU refuses a restore without the plugin, that is,
  * without the shim. */
@@ -67,6 +68,7 @@ struct thread_notes {
 	int64_t pid;   /* numbered as CRIU does, as all of this */
 	int64_t kept_by; /* a thread that does not release @kept (registers.h); 0: there is none */
 	uint64_t kept;
+	int64_t gpu_pid; /* a process that a vendor's plugin could not resume on its GPUs; 0: there is none */
 };
 
 enum { THREAD_TOLD_MAX = 1 << 16 };

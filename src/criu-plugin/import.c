@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * Replaces imports of the main program. Its dynamic section says where its relocations are; those that hold the
+ * Replaces imports of the main program, or of a library. Its dynamic section says where its relocations are; those that hold the
  * address of a function by name are its imports. Where the linker made them read-only they are made writable for
  * the moment of the change.
  */
@@ -22,6 +22,7 @@ enum { IMPORT_SLOT = R_AARCH64_JUMP_SLOT, IMPORT_DATA = R_AARCH64_GLOB_DAT };
 #endif
 
 struct import_search {
+	const void *inside; /* NULL: the main program */
 	const char *name;
 	void *replacement;
 	void *found; /* the previous value */
@@ -73,15 +74,13 @@ static bool is_read_only(const struct imports *m, uintptr_t address)
 	return false;
 }
 
-/* An import that was not called yet points to code of the program that would look the function up and store it,
- * overwriting the replacement. */
-static bool is_unresolved(const struct imports *m, const void *function)
+static bool lies_in(const struct imports *m, const void *address)
 {
 	for (size_t i = 0; i < m->n_headers; i++) {
 		const ElfW(Phdr) *h = &m->headers[i];
 
 		if (h->p_type == PT_LOAD &&
-		    (uintptr_t)function - (m->base + h->p_vaddr) < h->p_memsz)
+		    (uintptr_t)address - (m->base + h->p_vaddr) < h->p_memsz)
 			return true;
 	}
 	return false;
@@ -99,7 +98,9 @@ static void replace_import(const struct imports *m, struct import_search *s, uin
 	__atomic_store_n((void **)where, s->replacement, __ATOMIC_RELEASE);
 	if (protect)
 		mprotect(page, page_bytes, PROT_READ);
-	void *resolved = is_unresolved(m, before) ? dlsym(RTLD_NEXT, s->name) : NULL;
+	/* An import that was not called yet points to code of the program that would look the function up and store it,
+	 * overwriting the replacement. */
+	void *resolved = lies_in(m, before) ? dlsym(RTLD_NEXT, s->name) : NULL;
 	s->found = resolved ? resolved : before;
 }
 
@@ -116,8 +117,8 @@ static void search_table(const struct imports *m, struct import_search *s, const
 	}
 }
 
-/* The main program is the first; the search ends with it. */
-static int search_program(struct dl_phdr_info *info, size_t size, void *arg)
+/* The main program is the first; the search ends with what is looked for. */
+static int search_object(struct dl_phdr_info *info, size_t size, void *arg)
 {
 	struct import_search *s = arg;
 	struct imports m = { .base = info->dlpi_addr,
@@ -125,6 +126,8 @@ static int search_program(struct dl_phdr_info *info, size_t size, void *arg)
 			     .n_headers = info->dlpi_phnum };
 
 	(void)size;
+	if (s->inside && !lies_in(&m, s->inside))
+		return 0;
 	for (size_t i = 0; i < m.n_headers; i++)
 		if (m.headers[i].p_type == PT_DYNAMIC)
 			read_dynamic(&m, (const void *)(m.base + m.headers[i].p_vaddr));
@@ -137,8 +140,13 @@ static int search_program(struct dl_phdr_info *info, size_t size, void *arg)
 
 void *import_replace(const char *name, void *replacement)
 {
-	struct import_search s = { .name = name, .replacement = replacement };
+	return import_replace_in(NULL, name, replacement);
+}
 
-	dl_iterate_phdr(search_program, &s);
+void *import_replace_in(const void *inside, const char *name, void *replacement)
+{
+	struct import_search s = { .inside = inside, .name = name, .replacement = replacement };
+
+	dl_iterate_phdr(search_object, &s);
 	return s.found;
 }

@@ -89,8 +89,14 @@ static int init_restore(const char *number)
 
 static int init_plugin(int stage)
 {
-	const char *number = getenv(HIDDEN_FD_VARIABLE);
+	const char *number = getenv(HIDDEN_FD_VARIABLE), *why = "";
+	int r = vendor_init(stage, &why);
 
+	if (r < 0) {
+		say(CRIU_LOG_ERROR, "Error (brumate): the plugin of the GPU's vendor: %s\n",
+		    *why ? why : "it does not start");
+		return r;
+	}
 	if (stage == CRIU_STAGE_DUMP)
 		return init_dump(number);
 	return stage == CRIU_STAGE_RESTORE ? init_restore(number) : 0;
@@ -99,8 +105,7 @@ static int init_plugin(int stage)
 /* CRIU unloads the plugin, and goes on. */
 static void end_plugin(int stage, int result)
 {
-	(void)stage;
-	(void)result;
+	vendor_end(stage, result);
 	hide_end();
 	semaphores_end();
 	listeners_end();
@@ -172,6 +177,12 @@ static int resume_devices_late(int pid)
 		say(CRIU_LOG_WARNING, "process %d: a call for itself: %s\n", pid,
 		    strerror((int)-r));
 	restore_permission(pid);
+	int vendor = vendor_resume(pid);
+	if (vendor < 0 && vendor != -ENOTSUP) {
+		if (table)
+			table->threads.gpu_pid = pid;
+		say(CRIU_LOG_ERROR, "Error (brumate): the GPU of process %d does not go on\n", pid);
+	}
 	return -ENOTSUP;
 }
 
@@ -182,6 +193,11 @@ static int dump_ext_file(int fd, int id)
 	if (r < 0 && r != -ENOTSUP)
 		say(CRIU_LOG_ERROR, "cannot record the device of descriptor %d: %s\n", fd,
 		    criu_strerror(r));
+	if (r != -ENOTSUP)
+		return r;
+	r = vendor_dump_file(fd, id);
+	if (r < 0 && r != -ENOTSUP)
+		say(CRIU_LOG_ERROR, "Error (brumate): the GPU's state was not saved\n");
 	return r;
 }
 
@@ -210,13 +226,21 @@ static int restore_ext_file(int id, bool *flag)
 
 	if (r < 0 && r != -ENOTSUP)
 		say(CRIU_LOG_ERROR, "cannot reopen device %d: %s\n", id, criu_strerror(r));
+	if (r != -ENOTSUP)
+		return r;
+	r = vendor_restore_file(id, flag);
+	if (r < 0 && r != -ENOTSUP)
+		say(CRIU_LOG_ERROR, "Error (brumate): the GPU's state was not restored\n");
 	return r;
 }
 
 /* CRIU takes any negative result for a failure. */
 static int handle_device_vma(int fd, const struct stat *st)
 {
-	(void)st;
+	int vendor = vendor_handle_map(fd, st);
+
+	if (vendor != -ENOTSUP)
+		return vendor;
 	if (!table || !atomic_load_explicit(&table->may_lose_maps, memory_order_acquire))
 		return -ENOTSUP;
 	int r = device_dump_map(fd);
@@ -228,8 +252,10 @@ static int update_vma_map(const char *path, const uint64_t address, const uint64
 {
 	int r = device_restore_map(path, fd);
 
-	(void)address;
-	(void)old_offset;
+	if (r == 0) {
+		int vendor = vendor_update_map(path, address, old_offset, new_offset, fd);
+		return vendor == -ENOTSUP ? 0 : vendor;
+	}
 	if (r == 1)
 		*new_offset = 0;
 	else if (r < 0)
@@ -254,3 +280,9 @@ struct cr_plugin CR_PLUGIN_DESC = {
 		[CRIU_HOOK_CHECKPOINT_DEVICES] = (void *)checkpoint_devices,
 	},
 };
+
+/* CRIU reads the number of hooks before it calls the first. */
+__attribute__((constructor)) static void load_vendor(void)
+{
+	CR_PLUGIN_DESC.n_hooks = vendor_load(&CR_PLUGIN_DESC);
+}

@@ -5,9 +5,11 @@
  */
 #pragma once
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/socket.h>
 
@@ -37,7 +39,7 @@ enum criu_hook {
 	CRIU_HOOKS_WITH_RETRY = 14, /* or more: see criu_no_retry() */
 	CRIU_HOOK_DUMP_DEVICES_LATE =
 		14, /* int (int pid), since CRIU 4.3: memory and files are dumped */
-	CRIU_HOOKS_MOST = 15,
+	CRIU_HOOKS_MOST = 32,
 };
 
 enum criu_stage { CRIU_STAGE_DUMP, CRIU_STAGE_PRE_DUMP, CRIU_STAGE_RESTORE };
@@ -58,6 +60,8 @@ enum criu_log_level { CRIU_LOG_ERROR = 1, CRIU_LOG_WARNING = 2, CRIU_LOG_INFO = 
 /* Exported by CRIU; absent where the plugin's code is tested alone. */
 extern void print_on_level(unsigned level, const char *format, ...)
 	__attribute__((weak, format(printf, 2, 3)));
+extern void vprint_on_level(unsigned level, const char *format, va_list arguments)
+	__attribute__((weak));
 /** Names a plugin without which CRIU refuses to restore the image being dumped. */
 extern int add_inventory_plugin(const char *name) __attribute__((weak));
 /** True if the image names it. CRIU treats a plugin that does not call this as absent. */
@@ -125,6 +129,31 @@ int device_decode(struct device_record *ret, const char *text, size_t len_bytes)
 /** True if @path begins with one of @prefixes, which are parted by colons. Pure. */
 bool device_is_named(const char *path, const char *prefixes);
 
+/*
+ * ---- the plugin of the vendor that HIDDEN_VENDOR_VARIABLE names ----
+ *
+ * Without one all of these do nothing, and the answers are -ENOTSUP. Those of hooks are what the plugin's own return.
+ */
+
+/** Loads it, and puts its hooks into @ours where we have none. Returns the number of hooks that there are then. */
+unsigned vendor_load(struct cr_plugin *ours);
+
+/** 0, -ELIBACC: it is not loaded, for the reason @ret_why; what its own returns. */
+int vendor_init(int stage, const char **ret_why);
+
+/** Resumes all processes on their GPUs, too, whose files were dumped. */
+void vendor_end(int stage, int result);
+
+/** -EIO: it says that it saved the file, and did not. */
+int vendor_dump_file(int fd, int id);
+/** -EIO: it says that it restored the file, and did not. */
+int vendor_restore_file(int id, bool *flag);
+int vendor_handle_map(int fd, const struct stat *st);
+int vendor_update_map(const char *path, uint64_t address, uint64_t old_offset, uint64_t *new_offset,
+		      int *fd);
+/** -EIO: some of its work in this process failed, although it reports none. */
+int vendor_resume(int pid);
+
 /* ---- system calls of restored threads ---- */
 
 /** Has the threads of process @pid, which CRIU has stopped, make what calls of @t are theirs. Returns 0 or more; -errno of
@@ -141,6 +170,8 @@ void tellings_read(struct thread_tellings *t, pid_t pid);
  * it called so far, or NULL where it imports no such function (a static program).
  */
 void *import_replace(const char *name, void *replacement);
+/** The same of the library that has something at @inside. */
+void *import_replace_in(const void *inside, const char *name, void *replacement);
 
 /*
  * ---- page maps ----

@@ -688,6 +688,7 @@ static int add_plugin(struct criu_plugin_env *env, const struct criu_plugin *plu
 		      struct criu_fds *fds, struct brumate_error *err)
 {
 	env->devices = plugin->devices;
+	env->vendor = plugin->vendor;
 	env->table_fd = criu_fds_add(fds, plugin->table_fd, "the table", err);
 	return env->table_fd;
 }

@@ -156,10 +156,33 @@ static int tell_withheld(struct scan_report *report, const struct gpu_process *p
 	return r;
 }
 
+/* CRIU's plugin of the vendor saves each process by itself. */
+static int tell_plugin(struct scan_report *report, const struct gpu_set *gpus,
+		       const struct gpu_process *p)
+{
+	char text[160];
+
+	snprintf(text, sizeof(text),
+		 "process %d: CRIU's plugin saves %.1f MiB of memory of %s GPUs", p->id.pid,
+		 (double)p->dev.used_bytes / 0x1p20, gpus->vendor->name);
+	int r = add_gpu_finding(report, SCAN_NOTE, p->id.pid, "memory", text, "");
+	if (r < 0 || gpus->n < 2)
+		return r;
+	snprintf(text, sizeof(text),
+		 "process %d may share device memory with others of the job: nothing tells",
+		 p->id.pid);
+	return add_gpu_finding(report, SCAN_SUSPECT, p->id.pid, "shared-memory", text,
+			       "CRIU's plugin gives each of them memory of its own at a restore");
+}
+
 static int scan_suspects(struct op *op, struct scan_report *report)
 {
 	int r = 0;
 
+	for (size_t i = 0; op->gpus.vendor->saved_by_criu && r == 0 && i < op->gpus.n; i++)
+		r = tell_plugin(report, &op->gpus, &op->gpus.items[i]);
+	if (op->gpus.vendor->saved_by_criu)
+		return r;
 	for (size_t i = 0; r == 0 && i < op->gpus.n; i++) {
 		const struct gpu_process *p = &op->gpus.items[i];
 		const struct agent *agent = agent_of(op, p);

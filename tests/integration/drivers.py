@@ -260,8 +260,8 @@ def which_vendor_is_here(bed):
     expect("NVIDIA" in found["driver"]["text"] and "unproven" not in found, found)
 
     libexec = f"{bed.dir}/with"
-    os.makedirs(f"{libexec}/criu-plugin")
-    with open(f"{libexec}/criu-plugin/amdgpu_plugin.so", "wb"):
+    os.makedirs(f"{libexec}/criu-plugin/amd")
+    with open(f"{libexec}/criu-plugin/amd/amdgpu_plugin.so", "wb"):
         pass
     found = doctor_with_kfd(bed, libexec)
     expect("no AMD GPU: the kernel's topology has none" in found["driver"]["text"] and "gpu-plugin" not in found, found)

@@ -9,10 +9,10 @@
 #include "base/cleanup.h"
 #include "base/paths.h"
 
-/* CRIU loads what is in one folder: its plugin for these GPUs has to be next to ours. */
+/* Our plugin in CRIU loads it: CRIU itself is not to find it (criu-plugin/vendor.c). */
 static bool has_plugin(void)
 {
-	auto_free char *path = path_find_helper("criu-plugin/amdgpu_plugin.so");
+	auto_free char *path = path_find_helper("criu-plugin/amd/amdgpu_plugin.so");
 
 	return path && access(path, R_OK) == 0;
 }
@@ -30,10 +30,10 @@ static bool is_here(void)
 
 static const char *lacks(void)
 {
-	return has_device() && !has_plugin()
-		       ? "put amdgpu_plugin.so, built from the sources of the CRIU in use, next to "
-			 "brumate-criu.so"
-		       : NULL;
+	return has_device() && !has_plugin() ? "put amdgpu_plugin.so, built from the sources of "
+					       "the CRIU in use, into the folder "
+					       "criu-plugin/amd of brumate"
+					     : NULL;
 }
 
 static const char *feature_since(uint32_t feature)

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: MIT
+/*
+ * A vendor's own plugin for CRIU, as a part of ours. CRIU asks plugins in the order in which the folder lists them, and the
+ * first answer counts: two in one folder answer for each other's files. So CRIU finds ours alone, which loads the other
+ * one and asks it for nothing but the vendor's files. Owns the library, and a descriptor of each file that was dumped.
+ */
+#include "criu-plugin/plugin.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "gpu/saved-by.h"
+
+static const struct gpu_saved_by *saved_by;
+static const struct cr_plugin *theirs;
+static char why[512]; /* it is not loaded */
+
+static atomic_bool is_lost; /* in this process, one that CRIU builds or CRIU itself */
+
+/* Files of processes that may be paused. */
+static int *dumped;
+static size_t n_dumped;
+
+static const struct cr_plugin *load(const char *library)
+{
+	char path[4096];
+	Dl_info us;
+
+	if (!dladdr((void *)load, &us) || !strrchr(us.dli_fname, '/'))
+		return NULL;
+	snprintf(path, sizeof(path), "%.*s/%s", (int)(strrchr(us.dli_fname, '/') - us.dli_fname),
+		 us.dli_fname, library);
+	void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+	const struct cr_plugin *p = handle ? dlsym(handle, "CR_PLUGIN_DESC") : NULL;
+	if (!p)
+		snprintf(why, sizeof(why), "%s", dlerror());
+	else if (p->n_hooks > criu_hook_kinds() || p->n_hooks > CRIU_HOOKS_MOST) {
+		snprintf(why, sizeof(why),
+			 "%s has %u hooks, this CRIU takes %u: build it from this CRIU's sources",
+			 path, p->n_hooks, criu_hook_kinds());
+		p = NULL;
+	}
+	return p;
+}
+
+static void our_print(unsigned level, const char *format, ...)
+{
+	va_list arguments;
+
+	if (level == CRIU_LOG_ERROR && saved_by->is_loss(format))
+		atomic_store(&is_lost, true);
+	va_start(arguments, format);
+	if (vprint_on_level)
+		vprint_on_level(level, format, arguments);
+	va_end(arguments);
+}
+
+unsigned vendor_load(struct cr_plugin *ours)
+{
+	saved_by = gpu_saved_by_find(getenv(HIDDEN_VENDOR_VARIABLE));
+	theirs = saved_by ? load(saved_by->library) : NULL;
+	if (theirs && !import_replace_in(theirs, "print_on_level", (void *)our_print)) {
+		snprintf(why, sizeof(why), "%s: what it logs cannot be seen", saved_by->library);
+		theirs = NULL;
+	}
+	if (!theirs)
+		return ours->n_hooks;
+	for (unsigned i = 0; i < theirs->n_hooks; i++)
+		if (!ours->hooks[i])
+			ours->hooks[i] = theirs->hooks[i];
+	return theirs->n_hooks > ours->n_hooks ? theirs->n_hooks : ours->n_hooks;
+}
+
+int vendor_init(int stage, const char **ret_why)
+{
+	if (!saved_by)
+		return 0;
+	*ret_why = why;
+	if (!theirs)
+		return -ELIBACC;
+	return theirs->init ? theirs->init(stage) : 0;
+}
+
+void vendor_end(int stage, int result)
+{
+	if (!theirs)
+		return;
+	if (theirs->exit)
+		theirs->exit(stage, result);
+	for (size_t i = 0; i < n_dumped; i++) {
+		saved_by->go_on(dumped[i]);
+		close(dumped[i]);
+	}
+	free(dumped);
+	dumped = NULL;
+	n_dumped = 0;
+}
+
+static bool is_theirs(int fd)
+{
+	char link[48], path[DEVICE_PATH_BYTES];
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	ssize_t n = theirs ? readlink(link, path, sizeof(path) - 1) : -1;
+	path[n > 0 ? n : 0] = '\0';
+	return n > 0 && device_is_named(path, saved_by->files);
+}
+
+static int keep(int fd)
+{
+	int *larger = reallocarray(dumped, n_dumped + 1, sizeof(*dumped));
+
+	if (!larger)
+		return -ENOMEM;
+	dumped = larger;
+	dumped[n_dumped] = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (dumped[n_dumped] < 0)
+		return -errno;
+	n_dumped++;
+	return 0;
+}
+
+static bool is_saved(int id)
+{
+	return criu_get_image_dir && saved_by->is_saved(criu_get_image_dir(), id);
+}
+
+int vendor_dump_file(int fd, int id)
+{
+	int (*hook)(int, int) = theirs ? theirs->hooks[CRIU_HOOK_DUMP_EXT_FILE] : NULL;
+
+	if (!hook || !is_theirs(fd))
+		return -ENOTSUP;
+	int r = keep(fd);
+	if (r == 0)
+		r = hook(fd, id);
+	return r == 0 && (atomic_load(&is_lost) || !is_saved(id)) ? -EIO : r;
+}
+
+int vendor_restore_file(int id, bool *flag)
+{
+	int (*hook)(int, bool *) = theirs ? theirs->hooks[CRIU_HOOK_RESTORE_EXT_FILE] : NULL;
+
+	if (!hook || !is_saved(id))
+		return -ENOTSUP;
+	int fd = hook(id, flag);
+	if (fd < 0 || !atomic_load(&is_lost))
+		return fd;
+	close(fd);
+	return -EIO;
+}
+
+int vendor_handle_map(int fd, const struct stat *st)
+{
+	int (*hook)(int, const struct stat *) =
+		theirs ? theirs->hooks[CRIU_HOOK_HANDLE_DEVICE_VMA] : NULL;
+
+	return hook && is_theirs(fd) ? hook(fd, st) : -ENOTSUP;
+}
+
+int vendor_update_map(const char *path, uint64_t address, uint64_t old_offset, uint64_t *new_offset,
+		      int *fd)
+{
+	int (*hook)(const char *, const uint64_t, const uint64_t, uint64_t *, int *) =
+		theirs ? theirs->hooks[CRIU_HOOK_UPDATE_VMA_MAP] : NULL;
+
+	return hook ? hook(path, address, old_offset, new_offset, fd) : -ENOTSUP;
+}
+
+int vendor_resume(int pid)
+{
+	int (*hook)(int) = theirs ? theirs->hooks[CRIU_HOOK_RESUME_DEVICES_LATE] : NULL;
+
+	int r = hook ? hook(pid) : -ENOTSUP;
+	return atomic_load(&is_lost) ? -EIO : r;
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+/* What our plugin in CRIU knows of a vendor's own plugin there, which saves the state of its GPUs (gpu_vendor.saved_by_criu). */
+#pragma once
+
+#include <stdbool.h>
+
+struct gpu_saved_by {
+	const char *vendor;  /* gpu_vendor.id */
+	const char *library; /* below the folder of our plugin, where CRIU itself does not look */
+	const char *
+		files; /* prefixes of the paths of its descriptors and mappings, separated by colons */
+	/* Whether its images, in the folder @images_fd, have what it has to save of CRIU's file @id. */
+	bool (*is_saved)(int images_fd, int id);
+	/* Whether what it logs as an error means that state is lost: it goes on, and says that all went well. */
+	bool (*is_loss)(const char *format);
+	/* Resumes the process that opened @fd, one of @files, if the plugin left it paused. */
+	void (*go_on)(int fd);
+};
+
+/** NULL: no plugin of that vendor is known. */
+const struct gpu_saved_by *gpu_saved_by_find(const char *vendor);
