@@ -7,7 +7,6 @@ import ctypes
 import os
 import shutil
 import stat
-import sys
 import tempfile
 
 from cases import EXIT_FAILED, EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, Bed, case, main, wait_until

@@ -11,8 +11,8 @@ import signal
 import subprocess
 import time
 
-from as_root import as_root, env_of_root, listed, needs_root, ok
-from cases import MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
+from as_root import as_root, env_of_root, needs_root, ok
+from cases import MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run
 
 
 PLACES = 1024  # of users, that root looks at: USERS_MAX of src/cli/users.c
