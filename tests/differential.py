@@ -47,7 +47,7 @@ DIFFERS = [
     (r"child-stopped\.child\.ShdPnd:", "stop signal of a stopped process"),
     (r"udp-data\.fd\.(received|waiting)", "datagrams not read yet"),
     (r"tcp.*\.tcp10", "largest window of a connection"),
-    (r"tcp.*\.(ip33|ipv6-1[78])", "multicast options of TCP"),
+    (r"tcp.*\.(ip33|ipv6-1[78]|ipv6-29)", "multicast options of TCP"),
     (r"(tcp6-[a-z-]+\.client|udp6-connected\.connected)\.ipv6-26", "IPV6_V6ONLY of a socket that is connected to an address of IPv6"),
     (r"file-mapped-replaced\.area\.map\d+", "name of a mapped file that was replaced"),
     (r"memory-mseal\..*flags\d+", "sealed mappings"),
@@ -189,12 +189,14 @@ class Program:
     def end(self):
         with contextlib.suppress(Failed):
             self.bed.cli("kill", "--all", timeout=60)
-        for what, number in re.findall(r"^left (semaphores|queue) (\d+)$", self.log.text() if self.log else "", re.M):
+        said = self.log.text() if self.log else ""
+        for what, number in re.findall(r"^left (semaphores|queue) (\d+)$", said, re.M):
             subprocess.run(["ipcrm", "-s" if what == "semaphores" else "-q", number], stderr=subprocess.DEVNULL, check=False)
         self.bed.close()
-        for path in glob.glob("/dev/shm/objects-*") + glob.glob("/tmp/objects-*-*"):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        for pid in re.findall(r"^ready pid (\d+)$", said, re.M):  # others may run beside
+            for path in glob.glob(f"/dev/shm/objects-{pid}-*") + glob.glob(f"/tmp/objects-{pid}-*"):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
 
 def chosen(rng, names):
