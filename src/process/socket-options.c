@@ -30,6 +30,23 @@ enum type { ALL, STREAM, DGRAM };
 /* Not an option: the abstract name of a unix socket that is connected, such as the kernel chooses for one with SO_PASSCRED. */
 enum { OWN_NAME = -1 };
 
+/* Numbers that older headers lack. */
+enum {
+	PASS_PIDFD = 76,
+	RECEIVE_PRIORITY = 82,
+	PASS_RIGHTS = 83,
+	LOCAL_PORT_RANGE = 51,
+	SEND_FLOWINFO = 33,
+	UDP_OPTION_CORK = 1,
+	UDP_OPTION_SEGMENT = 103,
+	UDP_OPTION_GRO = 104,
+	UDP_OPTION_NO_CHECK6_TX = 101,
+	UDP_OPTION_NO_CHECK6_RX = 102,
+};
+
+/* Those that a new socket has not, and CRIU does not give it: they are written down where they are set. */
+enum { IF_SET = true };
+
 /* What can be read and set alike, on any kernel that knows it. Not: sizes of buffers, which CRIU brings back by other
  * options; filters; what is decided once and for all before bind(2). */
 static const struct known_option {
@@ -37,6 +54,7 @@ static const struct known_option {
 	enum family family;
 	enum type type;
 	const char *text;
+	bool only_if_set;
 } known[] = {
 	{ SOL_SOCKET, SO_REUSEADDR, ANY, ALL, "SO_REUSEADDR" },
 	{ SOL_SOCKET, SO_DONTROUTE, ANY, ALL, "SO_DONTROUTE" },
@@ -84,6 +102,48 @@ static const struct known_option {
 	{ IPPROTO_IPV6, IPV6_RECVHOPLIMIT, INET6, DGRAM, "IPV6_RECVHOPLIMIT" },
 	{ IPPROTO_IPV6, IPV6_RECVTCLASS, INET6, DGRAM, "IPV6_RECVTCLASS" },
 	{ IPPROTO_IPV6, IPV6_TCLASS, INET6, ALL, "IPV6_TCLASS" },
+	{ SOL_SOCKET, SO_TIMESTAMPING, ANY, ALL, "SO_TIMESTAMPING", IF_SET },
+	{ SOL_SOCKET, SO_SELECT_ERR_QUEUE, ANY, ALL, "SO_SELECT_ERR_QUEUE", IF_SET },
+	{ SOL_SOCKET, SO_NOFCS, ANY, ALL, "SO_NOFCS", IF_SET },
+	{ SOL_SOCKET, SO_RCVMARK, ANY, ALL, "SO_RCVMARK", IF_SET },
+	{ SOL_SOCKET, RECEIVE_PRIORITY, ANY, ALL, "SO_RCVPRIORITY", IF_SET },
+	{ SOL_SOCKET, SO_PREFER_BUSY_POLL, ANY, ALL, "SO_PREFER_BUSY_POLL", IF_SET },
+	{ SOL_SOCKET, SO_BUSY_POLL_BUDGET, ANY, ALL, "SO_BUSY_POLL_BUDGET", IF_SET },
+	{ SOL_SOCKET, PASS_PIDFD, UNIX, ALL, "SO_PASSPIDFD", IF_SET },
+	{ SOL_SOCKET, PASS_RIGHTS, UNIX, ALL, "SO_PASSRIGHTS" },
+	{ SOL_SOCKET, SO_TXREHASH, INET, STREAM, "SO_TXREHASH" },
+	{ IPPROTO_IP, LOCAL_PORT_RANGE, INET, ALL, "IP_LOCAL_PORT_RANGE", IF_SET },
+	{ IPPROTO_IP, IP_UNICAST_IF, INET, ALL, "IP_UNICAST_IF", IF_SET },
+	{ IPPROTO_IP, IP_RECVORIGDSTADDR, INET, ALL, "IP_RECVORIGDSTADDR", IF_SET },
+	{ IPPROTO_IP, IP_CHECKSUM, INET, ALL, "IP_CHECKSUM", IF_SET },
+	{ IPPROTO_IP, IP_RETOPTS, INET, ALL, "IP_RETOPTS", IF_SET },
+	{ IPPROTO_IP, IP_PASSSEC, INET, ALL, "IP_PASSSEC", IF_SET },
+	{ IPPROTO_IP, IP_RECVFRAGSIZE, INET, ALL, "IP_RECVFRAGSIZE", IF_SET },
+	{ IPPROTO_IP, IP_RECVERR_RFC4884, INET, ALL, "IP_RECVERR_RFC4884", IF_SET },
+	{ IPPROTO_IPV6, SEND_FLOWINFO, INET6, ALL, "IPV6_FLOWINFO_SEND", IF_SET },
+	{ IPPROTO_IPV6, IPV6_UNICAST_IF, INET6, ALL, "IPV6_UNICAST_IF", IF_SET },
+	{ IPPROTO_IPV6, IPV6_MINHOPCOUNT, INET6, ALL, "IPV6_MINHOPCOUNT", IF_SET },
+	{ IPPROTO_IPV6, IPV6_DONTFRAG, INET6, ALL, "IPV6_DONTFRAG", IF_SET },
+	{ IPPROTO_IPV6, IPV6_RECVPATHMTU, INET6, ALL, "IPV6_RECVPATHMTU", IF_SET },
+	{ IPPROTO_IPV6, IPV6_RECVORIGDSTADDR, INET6, ALL, "IPV6_RECVORIGDSTADDR", IF_SET },
+	{ IPPROTO_IPV6, IPV6_RECVRTHDR, INET6, ALL, "IPV6_RECVRTHDR", IF_SET },
+	{ IPPROTO_IPV6, IPV6_RECVHOPOPTS, INET6, ALL, "IPV6_RECVHOPOPTS", IF_SET },
+	{ IPPROTO_IPV6, IPV6_RECVDSTOPTS, INET6, ALL, "IPV6_RECVDSTOPTS", IF_SET },
+	{ IPPROTO_IPV6, IPV6_RECVFRAGSIZE, INET6, ALL, "IPV6_RECVFRAGSIZE", IF_SET },
+	{ IPPROTO_IPV6, IPV6_RECVERR_RFC4884, INET6, ALL, "IPV6_RECVERR_RFC4884", IF_SET },
+	{ IPPROTO_IPV6, IPV6_MULTICAST_ALL, INET6, DGRAM, "IPV6_MULTICAST_ALL" },
+	{ IPPROTO_IPV6, IPV6_ADDR_PREFERENCES, INET6, ALL, "IPV6_ADDR_PREFERENCES" },
+	{ IPPROTO_UDP, UDP_OPTION_CORK, INET, DGRAM, "UDP_CORK", IF_SET },
+	{ IPPROTO_UDP, UDP_OPTION_SEGMENT, INET, DGRAM, "UDP_SEGMENT", IF_SET },
+	{ IPPROTO_UDP, UDP_OPTION_GRO, INET, DGRAM, "UDP_GRO", IF_SET },
+	{ IPPROTO_UDP, UDP_OPTION_NO_CHECK6_TX, INET, DGRAM, "UDP_NO_CHECK6_TX", IF_SET },
+	{ IPPROTO_UDP, UDP_OPTION_NO_CHECK6_RX, INET, DGRAM, "UDP_NO_CHECK6_RX", IF_SET },
+	{ IPPROTO_TCP, TCP_DEFER_ACCEPT, INET, STREAM, "TCP_DEFER_ACCEPT", IF_SET },
+	{ IPPROTO_TCP, TCP_FASTOPEN, INET, STREAM, "TCP_FASTOPEN", IF_SET },
+	{ IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE, INET, STREAM, "TCP_FASTOPEN_NO_COOKIE", IF_SET },
+	{ IPPROTO_TCP, TCP_SAVE_SYN, INET, STREAM, "TCP_SAVE_SYN", IF_SET },
+	{ IPPROTO_TCP, TCP_TX_DELAY, INET, STREAM, "TCP_TX_DELAY", IF_SET },
+	{ IPPROTO_TCP, TCP_MAXSEG, INET, STREAM, "TCP_MAXSEG" },
 	/* Memberships in multicast groups, of which there may be several, and which are asked for in another way. */
 	{ IPPROTO_IP, IP_ADD_MEMBERSHIP, INET, DGRAM, "IP_ADD_MEMBERSHIP" },
 	{ IPPROTO_IPV6, IPV6_JOIN_GROUP, INET6, DGRAM, "IPV6_JOIN_GROUP" },
@@ -128,17 +188,33 @@ static bool applies(const struct known_option *k, int domain, int type)
 	}
 }
 
+static bool is_connected(int fd)
+{
+	struct sockaddr_storage peer;
+	socklen_t len = sizeof(peer);
+
+	return getpeername(fd, (struct sockaddr *)&peer, &len) == 0;
+}
+
+static bool is_set(const struct socket_option *s)
+{
+	for (size_t i = 0; i < s->len_bytes; i++)
+		if (s->value[i])
+			return true;
+	return false;
+}
+
 static bool get_name(struct socket_option *ret, int fd)
 {
 	union {
 		struct sockaddr_un name;
 		struct sockaddr any;
-	} own, peer;
-	socklen_t len = sizeof(own), peer_len = sizeof(peer);
+	} own;
+	socklen_t len = sizeof(own);
 
 	if (getsockname(fd, &own.any, &len) < 0 || len > sizeof(ret->value) ||
 	    len <= offsetof(struct sockaddr_un, sun_path) || own.name.sun_path[0] ||
-	    getpeername(fd, &peer.any, &peer_len) < 0)
+	    !is_connected(fd))
 		return false;
 	memcpy(ret->value, &own, len);
 	ret->len_bytes = len;
@@ -152,6 +228,8 @@ static bool get(struct socket_option *ret, int fd, const struct known_option *k)
 	*ret = (struct socket_option){ .level = k->level, .name = k->name };
 	if (k->name == OWN_NAME)
 		return get_name(ret, fd);
+	if (k->level == IPPROTO_TCP && k->name == TCP_MAXSEG && is_connected(fd))
+		return false; /* it is that of the connection */
 	if (getsockopt(fd, k->level, k->name, ret->value, &len) < 0)
 		return false;
 	ret->len_bytes = len;
@@ -290,7 +368,8 @@ static int read_socket(void *arg, const struct proc_info *info, int number, int 
 	for (size_t i = 0; i < N_KNOWN && r == 0; i++) {
 		struct socket_option option;
 
-		if (!applies(&known[i], domain, type) || !get(&option, fd, &known[i]))
+		if (!applies(&known[i], domain, type) || !get(&option, fd, &known[i]) ||
+		    (known[i].only_if_set && !is_set(&option)))
 			continue;
 		option.pid = info->inner_pid;
 		option.fd = number;

@@ -22,19 +22,51 @@ enum { SMALL = 1000, PAIRS = 16 };
 /* Options that any socket may have, each with even odds. */
 static void some_options(int fd)
 {
+	enum { SOL = SOL_SOCKET, IP = IPPROTO_IP, IP6 = IPPROTO_IPV6, TCP = IPPROTO_TCP };
+	/* By their numbers where headers may be older. */
 	static const struct {
-		int option, value;
+		int level, option, value;
 	} options[] = {
-		{ SO_KEEPALIVE, 1 },  { SO_RCVLOWAT, 3 },   { SO_PRIORITY, 5 },
-		{ SO_SNDBUF, 40000 }, { SO_RCVBUF, 50000 }, { SO_DONTROUTE, 1 },
-		{ SO_REUSEADDR, 1 },  { SO_MARK, 7 },	    { SO_BROADCAST, 1 },
-		{ SO_OOBINLINE, 1 },  { SO_TIMESTAMP, 1 },  { SO_BUSY_POLL, 10 },
-		{ SO_PASSCRED, 1 },   { SO_NO_CHECK, 1 },
+		{ SOL, SO_KEEPALIVE, 1 },
+		{ SOL, SO_RCVLOWAT, 3 },
+		{ SOL, SO_PRIORITY, 5 },
+		{ SOL, SO_SNDBUF, 40000 },
+		{ SOL, SO_RCVBUF, 50000 },
+		{ SOL, SO_DONTROUTE, 1 },
+		{ SOL, SO_REUSEADDR, 1 },
+		{ SOL, SO_MARK, 7 },
+		{ SOL, SO_BROADCAST, 1 },
+		{ SOL, SO_OOBINLINE, 1 },
+		{ SOL, SO_TIMESTAMP, 1 },
+		{ SOL, SO_BUSY_POLL, 10 },
+		{ SOL, SO_PASSCRED, 1 },
+		{ SOL, SO_NO_CHECK, 1 },
+		{ SOL, 37, 16 },
+		{ SOL, 43, 1 },
+		{ SOL, 45, 1 },
+		{ SOL, 74, 0 },
+		{ SOL, 75, 1 },
+		{ SOL, 76, 1 },
+		{ SOL, 82, 1 },
+		{ IP, 7, 1 },
+		{ IP, 20, 1 },
+		{ IP, 51, 20000 | 60000 << 16 },
+		{ IP6, 29, 0 },
+		{ IP6, 31, 1 },
+		{ IP6, 33, 1 },
+		{ IP6, 56, 1 },
+		{ IP6, 60, 1 },
+		{ IP6, 62, 1 },
+		{ IP6, 74, 1 },
+		{ IP6, 77, 1 },
+		{ TCP, 23, 16 },
+		{ TCP, 27, 1 },
+		{ TCP, 34, 1 },
 	};
 
 	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
 		if (chance(2))
-			setsockopt(fd, SOL_SOCKET, options[i].option, &options[i].value,
+			setsockopt(fd, options[i].level, options[i].option, &options[i].value,
 				   sizeof(int));
 	if (chance(2)) {
 		struct linger linger = { 1, (int)chance(30) };

@@ -276,12 +276,14 @@ static void look_at_socket(int fd)
 	look_at_name(fd, "name", getsockname);
 	look_at_name(fd, "peer", getpeername);
 	/* Not: an error, which reading clears; the processor that a packet came on; cookies; memory in use; pidfds. */
-	look_at_options(fd, SOL_SOCKET, "so", 82, " 4 17 49 55 56 57 77 ");
+	look_at_options(fd, SOL_SOCKET, "so", 83, " 4 17 49 55 56 57 77 ");
 	if (domain == AF_INET || domain == AF_INET6) {
 		look_at_options(fd, IPPROTO_IP, "ip", 52, " 9 14 ");
 		if (domain == AF_INET6)
 			look_at_options(fd, IPPROTO_IPV6, "ipv6-", 80, " 24 34 59 61 ");
 	}
+	if (protocol == IPPROTO_UDP)
+		look_at_options(fd, IPPROTO_UDP, "udp", 104, " ");
 	if (type == SOCK_STREAM && (domain == AF_INET || domain == AF_INET6)) {
 		struct tcp_info info = { 0 };
 
@@ -290,7 +292,7 @@ static void look_at_socket(int fd)
 			fact("tcp-state", "%d", info.tcpi_state);
 		/* Not: what the kernel measures, or counts. */
 		look_at_options(fd, IPPROTO_TCP, "tcp", 40,
-				" 2 11 12 14 15 20 21 24 26 27 28 32 35 36 37 ");
+				" 2 11 12 14 15 20 21 24 26 28 32 35 36 37 ");
 	}
 	if (type == SOCK_STREAM || type == SOCK_DGRAM || type == SOCK_SEQPACKET) {
 		ssize_t n = recv(fd, bytes, sizeof(bytes), MSG_PEEK | MSG_DONTWAIT);
