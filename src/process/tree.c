@@ -439,11 +439,22 @@ static bool has_memory(pid_t pid)
 	return proc_file_read(pid, "statm", 256, &text, NULL) == 0 && strncmp(text, "0 ", 2);
 }
 
+/* Whether a member has started it since the tree was read, itself or through others. */
+static bool is_descendant(const struct proc_tree *tree, const struct proc_info *p)
+{
+	struct proc_info above = *p;
+
+	while (above.ppid > 1 && !tree_find(tree, above.ppid))
+		if (proc_read(&above, above.ppid, NULL) < 0)
+			return false;
+	return above.ppid > 1;
+}
+
 static bool is_sharer(struct proc_info *ret, const struct proc_tree *tree, const pid_t *sorted,
 		      size_t n, pid_t pid)
 {
 	return !tree_find(tree, pid) && bsearch(&pid, sorted, n, sizeof(*sorted), by_memory) &&
-	       has_memory(pid) && proc_read(ret, pid, NULL) == 0;
+	       has_memory(pid) && proc_read(ret, pid, NULL) == 0 && !is_descendant(tree, ret);
 }
 
 int proc_find_sharer(struct proc_info *ret, const struct proc_tree *tree)

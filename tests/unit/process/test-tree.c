@@ -5,7 +5,9 @@
 #include "process/reap.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 static void *fork_from_thread(void *arg)
 {
@@ -265,11 +267,55 @@ static void own_children_are_no_orphans(void)
 	close(orphan.ready_fd);
 }
 
+/* The one starts the other in its own memory once it is told to, as vfork(2) does. */
+static void starts_a_sharer(void *arg)
+{
+	const int *go = arg;
+	char c;
+
+	little_ready();
+	CHECK(read(go[0], &c, 1) == 1);
+	/* Without a stack of its own, as with vfork(2), whose parent does not run meanwhile. */
+	if (syscall(SYS_clone, CLONE_VM | CLONE_VFORK | SIGCHLD, 0, 0, 0, 0) == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		little_pause(NULL);
+	}
+}
+
+/* What a member has started since the tree was read is of the job, and what has started a member is not. */
+static void sharers_are_told_from_children(void)
+{
+	int go[2];
+	CHECK(pipe(go) == 0);
+	struct little l = little_start(starts_a_sharer, go);
+	struct proc_tree before, all, child;
+	struct proc_info found;
+
+	little_wait_ready(&l);
+	CHECK(proc_tree_read(&before, little_id(&l), NULL) == 0);
+	CHECK(write(go[1], "x", 1) == 1);
+	little_wait_ready(&l);
+	CHECK(proc_tree_read(&all, little_id(&l), NULL) == 0 && all.n == 2 && before.n == 1);
+	CHECK(proc_find_sharer(&found, &all) == 0);
+	CHECK(proc_find_sharer(&found, &before) == 0);
+	CHECK(proc_tree_read(&child, all.items[1].id, NULL) == 0);
+	CHECK(proc_find_sharer(&found, &child) == 1 && found.id.pid == l.pid);
+	CHECK(proc_tree_kill(little_id(&l), deadline_in_ms(20000)) == 0);
+	CHECK(waitpid(l.pid, NULL, 0) == l.pid);
+	proc_tree_fini(&before);
+	proc_tree_fini(&all);
+	proc_tree_fini(&child);
+	close(l.ready_fd);
+	close(go[0]);
+	close(go[1]);
+}
+
 int main(void)
 {
 	another_users_are_left_alone();
 	reads_family();
 	own_children_are_no_orphans();
+	sharers_are_told_from_children();
 	wrong_start_is_not_killed();
 	kill_leaves_nobody(forks_all_the_time, 5);
 	kill_leaves_nobody(threads_fork_all_the_time, 3);
