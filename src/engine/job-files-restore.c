@@ -601,26 +601,38 @@ static int make_removed_dir(const struct op *op, const char *root, const struct 
 	return r < 0 ? r : take_fd(&fd);
 }
 
-/* Memory that was copied in parts. */
+static int fill_part(const struct files_restore *r, const struct job_file *f, int fd, uint64_t i)
+{
+	char name[JOB_FILE_COPY_BYTES + 16];
+	struct stat st;
+
+	job_file_part(name, f->copy, i);
+	auto_close int part = openat(r->images_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	if (part < 0 || fstat(part, &st) < 0)
+		return -errno;
+	if ((uint64_t)st.st_size > JOB_FILE_PART_BYTES || i > f->size_bytes / JOB_FILE_PART_BYTES)
+		return -EBADMSG;
+	return job_file_copy_to(fd, i * JOB_FILE_PART_BYTES, part, 0, (uint64_t)st.st_size);
+}
+
+/* Memory that was copied in parts: those that are there, as its length may be exbibytes of holes. */
 static int make_of_parts(const struct files_restore *r, const struct job_file *f, const char *path)
 {
 	auto_close int fd = memfd_create(name_of(path), MFD_CLOEXEC);
 	int result = fd < 0 || ftruncate(fd, (off_t)f->size_bytes) < 0 ? -errno : 0;
+	auto_closedir DIR *dir = result == 0 ? dir_open(r->images_fd, ".") : NULL;
+	const size_t len = strlen(f->copy);
+	struct dirent *entry;
 
-	for (uint64_t i = 0; result == 0 && i * JOB_FILE_PART_BYTES < f->size_bytes; i++) {
-		char name[JOB_FILE_COPY_BYTES + 16];
-		struct stat st;
+	if (result == 0 && !dir)
+		result = -errno;
+	while (result == 0 && (result = dir_next(dir, &entry)) > 0) {
+		const char *number = entry->d_name + len + 1;
+		const bool is_part = !strncmp(entry->d_name, f->copy, len) &&
+				     entry->d_name[len] == '-' && *number &&
+				     !number[strspn(number, "0123456789")];
 
-		job_file_part(name, f->copy, i);
-		auto_close int part = openat(r->images_fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-		if (part < 0 && errno == ENOENT)
-			continue;
-		if (part < 0 || fstat(part, &st) < 0)
-			return -errno;
-		if ((uint64_t)st.st_size > JOB_FILE_PART_BYTES)
-			return -EBADMSG;
-		result = job_file_copy_to(fd, i * JOB_FILE_PART_BYTES, part, 0,
-					  (uint64_t)st.st_size);
+		result = is_part ? fill_part(r, f, fd, strtoull(number, NULL, 10)) : 0;
 	}
 	if (result == 0)
 		result = set_owner(f, fd);

@@ -438,22 +438,12 @@ int job_files_announce(struct op *op, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "deleted files of the job: %m") : 0;
 }
 
-/* Whether there is anything in these bytes. */
-static bool has_data(int fd, uint64_t from, uint64_t to)
-{
-	off_t data = lseek(fd, (off_t)from, SEEK_DATA);
-
-	return data < 0 ? errno != ENXIO : (uint64_t)data < to;
-}
-
 static int copy_part(int dir_fd, const struct job_file *f, uint64_t part, int from_fd)
 {
 	const uint64_t from = part * JOB_FILE_PART_BYTES, left = f->size_bytes - from;
 	const uint64_t len = left < JOB_FILE_PART_BYTES ? left : JOB_FILE_PART_BYTES;
 	char name[JOB_FILE_COPY_BYTES + 16];
 
-	if (!has_data(from_fd, from, from + len))
-		return 0;
 	job_file_part(name, f->copy, part);
 	auto_close int to = openat(dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 	return to < 0 ? -errno : job_file_copy_to(to, 0, from_fd, from, len);
@@ -473,8 +463,18 @@ static int copy_memory(struct removing *rm, const struct job_file *f, const char
 	auto_close int from = open_as_user(rm->op->target, link);
 	int r = from < 0 ? from : 0;
 
-	for (uint64_t i = 0; r == 0 && i * JOB_FILE_PART_BYTES < f->size_bytes; i++)
-		r = copy_part(rm->op->images.dir_fd, f, i, from);
+	/* From data to data: there may be exbibytes of holes between. */
+	for (uint64_t at = 0; r == 0 && at < f->size_bytes;) {
+		const off_t data = lseek(from, (off_t)at, SEEK_DATA);
+
+		if (data < 0 && errno == ENXIO)
+			break;
+		const uint64_t part = (data < 0 ? at : (uint64_t)data) / JOB_FILE_PART_BYTES;
+		if (part * JOB_FILE_PART_BYTES >= f->size_bytes)
+			break; /* it has grown */
+		r = copy_part(rm->op->images.dir_fd, f, part, from);
+		at = (part + 1) * JOB_FILE_PART_BYTES;
+	}
 	return r;
 }
 

@@ -26,8 +26,6 @@ enum { RECORD_VERSION = 1, AGAIN_MAX = 16, BUFFER_BYTES = 1 << 20, COPY_STEP_BYT
 /* A job stands still while its files are read: of what is longer, as many samples, the first and the last bytes among them. */
 enum { WHOLE_BYTES_MAX = 32 << 20, SAMPLE_BYTES = 256 << 10, N_SAMPLES = 64 };
 
-#define MEMORY_BYTES_MAX (1ull << 46) /* more than processors have addresses for, today */
-
 void job_files_fini(struct job_files *f)
 {
 	for (size_t i = 0; i < f->n; i++) {
@@ -106,8 +104,6 @@ static bool is_sound(const struct job_file *f)
 	const bool is_removed = f->kind == JOB_FILE_REMOVED;
 
 	if (*f->path != '/' || (*f->copy && !is_copy_name(f->copy)))
-		return false;
-	if (*f->key && f->size_bytes > MEMORY_BYTES_MAX)
 		return false;
 	if (!*f->copy && (f->kind == JOB_FILE_MEMORY || is_removed))
 		return false;
@@ -201,6 +197,26 @@ int job_file_digest(struct digest *ret, bool of_samples, int fd, uint64_t size_b
 	return r < 0 ? r : digest_take(run, ret);
 }
 
+/* sendfile(2) refuses a place in @from_fd that a file could not have on the file system of @to_fd. */
+static ssize_t copy_step(int to_fd, int from_fd, off_t *from, size_t len)
+{
+	char buf[1 << 16];
+	ssize_t n = sendfile(to_fd, from_fd, from, len);
+
+	if (n >= 0 || errno != EOVERFLOW)
+		return n;
+	n = pread(from_fd, buf, len < sizeof(buf) ? len : sizeof(buf), *from);
+	if (n <= 0)
+		return n;
+	int r = fd_write_full(to_fd, buf, (size_t)n);
+	if (r < 0) {
+		errno = -r;
+		return -1;
+	}
+	*from += n;
+	return n;
+}
+
 static int copy_run(int to_fd, uint64_t to_offset, int from_fd, uint64_t from_offset, uint64_t len)
 {
 	off_t from = (off_t)from_offset;
@@ -208,8 +224,8 @@ static int copy_run(int to_fd, uint64_t to_offset, int from_fd, uint64_t from_of
 	if (lseek(to_fd, (off_t)to_offset, SEEK_SET) < 0)
 		return -errno;
 	while (len) {
-		ssize_t n = sendfile(to_fd, from_fd, &from,
-				     len < COPY_STEP_BYTES ? (size_t)len : COPY_STEP_BYTES);
+		ssize_t n = copy_step(to_fd, from_fd, &from,
+				      len < COPY_STEP_BYTES ? (size_t)len : COPY_STEP_BYTES);
 
 		if (n < 0 && errno == EINTR)
 			continue;

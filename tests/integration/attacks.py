@@ -116,5 +116,33 @@ def the_keys_of_roots_session(bed):
     expect("roots-own" not in log.text(), f"he has root's key: {log.tail()}")
 
 
+# What his job has.
+
+HOLES = """
+at=$((3 << 60))
+exec 3<>"$0"; rm "$0"; truncate -s $((7 << 60)) /proc/self/fd/3
+printf x | dd of=/proc/self/fd/3 bs=1 seek=$at conv=notrunc 2>/dev/null
+echo ready now
+n=0
+while :; do
+	n=$((n+1))
+	[ "$(dd if=/proc/self/fd/3 bs=1 skip=$at count=1 2>/dev/null)" = x ] && echo step $n OK || echo step $n BAD
+	sleep 0.02
+done
+"""
+
+
+@case
+@as_user
+def a_deleted_file_of_exbibytes(bed):
+    """Of holes, with one byte in the middle. Nobody looks at each of its parts, neither here nor at the restore."""
+    job, log = bed.started(["sh", "-c", HOLES, f"/dev/shm/brumate-test-{bed.uid}"])
+    bed.ok("checkpoint", job, "--leave-running", "--timeout", "60s")
+    log.goes_on()
+    checkpoint = bed.operation("checkpoint", job, "--timeout", "60s")["checkpoint"]
+    bed.expect_restorable(checkpoint, log, "--timeout", "60s")
+    bed.ok("kill", job)
+
+
 if __name__ == "__main__":
     main()
