@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "config.h"
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 
 #define CTL_MEMFD_NAME "brumate-sim-ctl"
 

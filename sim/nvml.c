@@ -3,7 +3,7 @@
  * The management library of the simulated GPUs: reads what the driver's side keeps in the directory
  * of the machine. Which process uses how much follows from who holds which file, by /proc/locks.
  */
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -20,7 +20,7 @@
 #include "config.h"
 #include "table.h"
 #include "vram.h"
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 
 enum {
 	SIM_PAGE_BYTES = 4096,

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 
 #define DRIVER_CALLS(X)                          \
 	X(cuInit)                                \

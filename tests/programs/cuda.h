@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 
 #define CUDA_CALLS(X)                     \
 	X(cuInit)                         \

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 /*
- * The binary interface of the CUDA driver and of the management library, as far as brumate and its tests use it:
- * names, numbers and layouts, declared by us so that building needs no vendor header. Names are the exported symbols
- * (cuMemAlloc_v2, never a macro cuMemAlloc). Callers resolve them with dlsym into `__typeof__(cuInit) *`; the
- * simulated driver in sim/ defines them.
+ * The binary interface of the CUDA driver and of the management library, as far as brumate uses it: names, numbers
+ * and layouts, declared by us so that building needs no vendor header; what else programs use stands in
+ * sim/driver-abi.h. Names are the exported symbols (cuMemAlloc_v2, never a macro cuMemAlloc). Callers resolve
+ * them with dlsym into `__typeof__(cuInit) *`; the simulated driver in sim/ defines them.
  */
 #pragma once
 
@@ -17,39 +17,21 @@ typedef enum cudaError_enum {
 	CUDA_ERROR_NOT_INITIALIZED = 3,
 	CUDA_ERROR_DEINITIALIZED = 4,
 	CUDA_ERROR_STUB_LIBRARY = 34,
-	CUDA_ERROR_DEVICE_UNAVAILABLE = 46,
 	CUDA_ERROR_NO_DEVICE = 100,
 	CUDA_ERROR_INVALID_DEVICE = 101,
-	CUDA_ERROR_INVALID_IMAGE = 200,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
-	CUDA_ERROR_MAP_FAILED = 205,
-	CUDA_ERROR_UNMAP_FAILED = 206,
-	CUDA_ERROR_ALREADY_MAPPED = 208,
-	CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
 	CUDA_ERROR_NOT_MAPPED = 211,
 	CUDA_ERROR_ECC_UNCORRECTABLE = 214,
-	CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
-	CUDA_ERROR_CONTEXT_ALREADY_IN_USE = 216,
-	CUDA_ERROR_PEER_ACCESS_UNSUPPORTED = 217,
-	CUDA_ERROR_INVALID_PTX = 218,
 	CUDA_ERROR_NVLINK_UNCORRECTABLE = 220,
 	CUDA_ERROR_CONTAINED = 226,
-	CUDA_ERROR_FILE_NOT_FOUND = 301,
 	CUDA_ERROR_OPERATING_SYSTEM = 304,
-	CUDA_ERROR_INVALID_HANDLE = 400,
-	CUDA_ERROR_ILLEGAL_STATE = 401,
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
 	CUDA_ERROR_ILLEGAL_ADDRESS = 700,
-	CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
 	CUDA_ERROR_LAUNCH_TIMEOUT = 702,
 	CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
 	CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
-	CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
-	CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
 	CUDA_ERROR_ASSERT = 710,
-	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
-	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
 	CUDA_ERROR_HARDWARE_STACK_ERROR = 714,
 	CUDA_ERROR_ILLEGAL_INSTRUCTION = 715,
 	CUDA_ERROR_MISALIGNED_ADDRESS = 716,
@@ -57,20 +39,11 @@ typedef enum cudaError_enum {
 	CUDA_ERROR_INVALID_PC = 718,
 	CUDA_ERROR_LAUNCH_FAILED = 719,
 	CUDA_ERROR_TENSOR_MEMORY_LEAK = 721,
-	CUDA_ERROR_NOT_PERMITTED = 800,
 	CUDA_ERROR_NOT_SUPPORTED = 801,
 	CUDA_ERROR_SYSTEM_NOT_READY = 802,
 	CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803,
-	CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
-	CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
-	CUDA_ERROR_STREAM_CAPTURE_MERGE = 902,
 	CUDA_ERROR_STREAM_CAPTURE_UNMATCHED = 903,
-	CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904,
-	CUDA_ERROR_STREAM_CAPTURE_ISOLATION = 905,
-	CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
-	CUDA_ERROR_CAPTURED_EVENT = 907,
 	CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
-	CUDA_ERROR_TIMEOUT = 909,
 	CUDA_ERROR_EXTERNAL_DEVICE = 911,
 	CUDA_ERROR_UNKNOWN = 999,
 } CUresult;
@@ -83,13 +56,10 @@ typedef uint64_t cuuint64_t;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
-typedef struct CUkern_st *CUkernel;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
-typedef struct CUgraphExec_st *CUgraphExec;
-typedef struct CUarray_st *CUarray;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 
 typedef struct CUuuid_st {
@@ -119,68 +89,16 @@ enum { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2, CU_MEM_ATTACH_SINGLE = 
 enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
 
 typedef enum CUdevice_attribute_enum {
-	CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1,
-	CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X = 2,
-	CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y = 3,
-	CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z = 4,
-	CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X = 5,
-	CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y = 6,
-	CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z = 7,
-	CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK = 8,
-	CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY = 9,
-	CU_DEVICE_ATTRIBUTE_WARP_SIZE = 10,
-	CU_DEVICE_ATTRIBUTE_MAX_PITCH = 11,
-	CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK = 12,
-	CU_DEVICE_ATTRIBUTE_CLOCK_RATE = 13,
-	CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT = 14,
-	CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
-	CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT = 17,
-	CU_DEVICE_ATTRIBUTE_INTEGRATED = 18,
-	CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY = 19,
-	CU_DEVICE_ATTRIBUTE_COMPUTE_MODE = 20,
-	CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS = 31,
-	CU_DEVICE_ATTRIBUTE_ECC_ENABLED = 32,
-	CU_DEVICE_ATTRIBUTE_PCI_BUS_ID = 33,
-	CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID = 34,
-	CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE = 36,
-	CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH = 37,
-	CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE = 38,
-	CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR = 39,
-	CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT = 40,
-	CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
-	CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
-	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
-	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
-	CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED = 78,
-	CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR = 81,
-	CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR = 82,
-	CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY = 83,
-	CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS = 88,
-	CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS = 89,
-	CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED = 90,
 	CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM = 91,
-	CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH = 95,
-	CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
-	CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED = 99,
 	CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
 	CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
 	CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110,
-	CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115,
-	CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED = 125,
 	CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED = 128,
 	CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED = 132,
-	CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134,
 	CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 141,
 	CU_DEVICE_ATTRIBUTE_HOST_NUMA_MULTINODE_IPC_SUPPORTED = 143,
 	CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 145,
 } CUdevice_attribute;
-
-typedef enum CUfunction_attribute_enum {
-	CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
-	CU_FUNC_ATTRIBUTE_NUM_REGS = 4,
-	CU_FUNC_ATTRIBUTE_PTX_VERSION = 5,
-	CU_FUNC_ATTRIBUTE_BINARY_VERSION = 6,
-} CUfunction_attribute;
 
 typedef enum CUpointer_attribute_enum {
 	CU_POINTER_ATTRIBUTE_CONTEXT = 1,
@@ -222,47 +140,8 @@ typedef enum CUmem_range_attribute_enum {
 } CUmem_range_attribute;
 
 typedef enum CUmemorytype_enum {
-	CU_MEMORYTYPE_HOST = 1,
 	CU_MEMORYTYPE_DEVICE = 2,
-	CU_MEMORYTYPE_UNIFIED = 4,
 } CUmemorytype;
-
-typedef enum CUjit_option_enum { CU_JIT_MAX_REGISTERS = 0 } CUjit_option;
-
-/* Copies of rectangles. */
-typedef struct CUDA_MEMCPY2D_st {
-	size_t srcXInBytes, srcY;
-	CUmemorytype srcMemoryType;
-	const void *srcHost;
-	CUdeviceptr srcDevice;
-	CUarray srcArray;
-	size_t srcPitch;
-	size_t dstXInBytes, dstY;
-	CUmemorytype dstMemoryType;
-	void *dstHost;
-	CUdeviceptr dstDevice;
-	CUarray dstArray;
-	size_t dstPitch;
-	size_t WidthInBytes, Height;
-} CUDA_MEMCPY2D;
-
-typedef struct CUDA_MEMCPY3D_st {
-	size_t srcXInBytes, srcY, srcZ, srcLOD;
-	CUmemorytype srcMemoryType;
-	const void *srcHost;
-	CUdeviceptr srcDevice;
-	CUarray srcArray;
-	void *reserved0;
-	size_t srcPitch, srcHeight;
-	size_t dstXInBytes, dstY, dstZ, dstLOD;
-	CUmemorytype dstMemoryType;
-	void *dstHost;
-	CUdeviceptr dstDevice;
-	CUarray dstArray;
-	void *reserved1;
-	size_t dstPitch, dstHeight;
-	size_t WidthInBytes, Height, Depth;
-} CUDA_MEMCPY3D;
 
 typedef enum CUlimit_enum {
 	CU_LIMIT_STACK_SIZE = 0, /* bytes for each thread of a kernel */
@@ -271,52 +150,17 @@ typedef enum CUlimit_enum {
 /* Graphs and capture. */
 typedef enum CUstreamCaptureStatus_enum {
 	CU_STREAM_CAPTURE_STATUS_NONE = 0,
-	CU_STREAM_CAPTURE_STATUS_ACTIVE = 1,
-	CU_STREAM_CAPTURE_STATUS_INVALIDATED = 2,
 } CUstreamCaptureStatus;
 
 typedef enum CUstreamCaptureMode_enum {
-	CU_STREAM_CAPTURE_MODE_GLOBAL = 0,
-	CU_STREAM_CAPTURE_MODE_THREAD_LOCAL = 1,
 	CU_STREAM_CAPTURE_MODE_RELAXED = 2,
 } CUstreamCaptureMode;
-
-/* For cuGraphAddKernelNode; cuGraphAddKernelNode_v2 takes the longer one. */
-typedef struct CUDA_KERNEL_NODE_PARAMS_st {
-	CUfunction func;
-	unsigned int gridDimX, gridDimY, gridDimZ;
-	unsigned int blockDimX, blockDimY, blockDimZ;
-	unsigned int sharedMemBytes;
-	void **kernelParams;
-	void **extra;
-} CUDA_KERNEL_NODE_PARAMS_v1;
-
-typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
-	CUfunction func;
-	unsigned int gridDimX, gridDimY, gridDimZ;
-	unsigned int blockDimX, blockDimY, blockDimZ;
-	unsigned int sharedMemBytes;
-	void **kernelParams;
-	void **extra;
-	CUkernel kern;
-	CUcontext ctx;
-} CUDA_KERNEL_NODE_PARAMS_v2;
-
-typedef struct CUDA_MEMSET_NODE_PARAMS_st {
-	CUdeviceptr dst;
-	size_t pitch;
-	unsigned int value;
-	unsigned int elementSize; /* 1, 2 or 4 bytes */
-	size_t width;		  /* elements in a row */
-	size_t height;
-} CUDA_MEMSET_NODE_PARAMS;
 
 /* Virtual memory. */
 typedef enum CUmemLocationType_enum {
 	CU_MEM_LOCATION_TYPE_INVALID = 0,
 	CU_MEM_LOCATION_TYPE_DEVICE = 1,
 	CU_MEM_LOCATION_TYPE_HOST = 2,
-	CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
 } CUmemLocationType;
 
 typedef enum CUmemAllocationType_enum {
@@ -325,18 +169,14 @@ typedef enum CUmemAllocationType_enum {
 
 typedef enum CUmemAllocationHandleType_enum {
 	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
-	CU_MEM_HANDLE_TYPE_FABRIC = 8,
 } CUmemAllocationHandleType;
 
 typedef enum CUmemAccess_flags_enum {
-	CU_MEM_ACCESS_FLAGS_PROT_NONE = 0,
-	CU_MEM_ACCESS_FLAGS_PROT_READ = 1,
 	CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3,
 } CUmemAccess_flags;
 
 typedef enum CUmemAllocationGranularity_flags_enum {
 	CU_MEM_ALLOC_GRANULARITY_MINIMUM = 0,
-	CU_MEM_ALLOC_GRANULARITY_RECOMMENDED = 1,
 } CUmemAllocationGranularity_flags;
 
 typedef struct CUmemLocation_st {
@@ -367,8 +207,6 @@ enum { CU_GET_PROC_ADDRESS_LEGACY_STREAM = 1, CU_GET_PROC_ADDRESS_PER_THREAD_DEF
 
 typedef enum CUdriverProcAddressQueryResult_enum {
 	CU_GET_PROC_ADDRESS_SUCCESS = 0,
-	CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND = 1,
-	CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2,
 } CUdriverProcAddressQueryResult;
 
 /* Checkpoint of a process (driver 570; gpuPairs 580). */
@@ -406,18 +244,10 @@ typedef struct CUcheckpointUnlockArgs_st {
 
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "ABI");
 _Static_assert(sizeof(CUmemAccessDesc) == 12, "ABI");
-_Static_assert(sizeof(CUDA_MEMCPY2D) == 128, "ABI");
-_Static_assert(sizeof(CUDA_MEMCPY3D) == 200, "ABI");
-_Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS_v1) == 56, "ABI");
-_Static_assert(sizeof(CUDA_KERNEL_NODE_PARAMS_v2) == 72, "ABI");
-_Static_assert(sizeof(CUDA_MEMSET_NODE_PARAMS) == 40, "ABI");
 _Static_assert(sizeof(CUcheckpointLockArgs) == 64, "ABI");
 _Static_assert(sizeof(CUcheckpointCheckpointArgs) == 64, "ABI");
 _Static_assert(sizeof(CUcheckpointRestoreArgs) == 64, "ABI");
 _Static_assert(sizeof(CUcheckpointUnlockArgs) == 64, "ABI");
-
-typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
-typedef void (*CUhostFn)(void *data);
 
 #pragma GCC visibility push(default)
 
@@ -428,7 +258,6 @@ CUresult cuGetErrorString(CUresult error, const char **text);
 CUresult cuGetProcAddress(const char *symbol, void **fn, int cuda_version, cuuint64_t flags);
 CUresult cuGetProcAddress_v2(const char *symbol, void **fn, int cuda_version, cuuint64_t flags,
 			     CUdriverProcAddressQueryResult *status);
-CUresult cuGetExportTable(const void **table, const CUuuid *id);
 
 CUresult cuDeviceGet(CUdevice *dev, int ordinal);
 CUresult cuDeviceGetCount(int *count);
@@ -444,7 +273,6 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev);
 CUresult cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int *flags, int *active);
-CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags);
 CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned int flags, CUdevice dev);
 CUresult cuCtxCreate_v3(CUcontext *ctx, void *affinity, int n_affinity, unsigned int flags,
 			CUdevice dev);
@@ -467,12 +295,10 @@ CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes);
 CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width_bytes, size_t height,
 			    unsigned int element_bytes);
 CUresult cuMemFree_v2(CUdeviceptr ptr);
-CUresult cuMemAllocHost_v2(void **ptr, size_t bytes);
 CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned int flags);
 CUresult cuMemFreeHost(void *ptr);
 CUresult cuMemHostRegister_v2(void *ptr, size_t bytes, unsigned int flags);
 CUresult cuMemHostUnregister(void *ptr);
-CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *ret, void *ptr, unsigned int flags);
 CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned int flags);
 CUresult cuMemAdvise(CUdeviceptr ptr, size_t bytes, CUmem_advise advice, CUdevice device);
 CUresult cuMemAdvise_v2(CUdeviceptr ptr, size_t bytes, CUmem_advise advice, CUmemLocation location);
@@ -484,8 +310,6 @@ CUresult cuMemRangeGetAttribute(void *data, size_t data_bytes, CUmem_range_attri
 CUresult cuMemRangeGetAttributes(void **data, size_t *data_bytes, CUmem_range_attribute *attributes,
 				 size_t n, CUdeviceptr ptr, size_t bytes);
 CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr ptr, size_t bytes, unsigned int flags);
-CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream);
-CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr ptr);
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr);
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *attributes, void **data,
@@ -494,9 +318,7 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute,
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
 CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
-CUresult cuMemcpyHtoD_v2(CUdeviceptr dst, const void *src, size_t bytes);
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void *src, size_t bytes, CUstream stream);
-CUresult cuMemcpyDtoH_v2(void *dst, CUdeviceptr src, size_t bytes);
 CUresult cuMemcpyDtoHAsync_v2(void *dst, CUdeviceptr src, size_t bytes, CUstream stream);
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes);
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream);
@@ -504,72 +326,29 @@ CUresult cuMemcpyPeer(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcon
 		      size_t bytes);
 CUresult cuMemcpyPeerAsync(CUdeviceptr dst, CUcontext dst_ctx, CUdeviceptr src, CUcontext src_ctx,
 			   size_t bytes, CUstream stream);
-CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D *copy);
-CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *copy);
-CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *copy, CUstream stream);
-CUresult cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t count);
-CUresult cuMemsetD16_v2(CUdeviceptr dst, unsigned short value, size_t count);
-CUresult cuMemsetD32_v2(CUdeviceptr dst, unsigned int value, size_t count);
-CUresult cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t count, CUstream stream);
-CUresult cuMemsetD16Async(CUdeviceptr dst, unsigned short value, size_t count, CUstream stream);
 CUresult cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t count, CUstream stream);
-CUresult cuMemsetD2D8_v2(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width,
-			 size_t height);
-CUresult cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char value, size_t width,
-			   size_t height, CUstream stream);
 
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags);
-CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority);
 CUresult cuStreamDestroy_v2(CUstream stream);
 CUresult cuStreamSynchronize(CUstream stream);
-CUresult cuStreamQuery(CUstream stream);
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
-CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback fn, void *data, unsigned int flags);
-CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *data);
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
 CUresult cuStreamBeginCapture(CUstream stream);
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *deps,
 				     const void *edges, size_t n_deps, CUstreamCaptureMode mode);
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
-CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
 
 CUresult cuEventCreate(CUevent *event, unsigned int flags);
 CUresult cuEventRecord(CUevent event, CUstream stream);
-CUresult cuEventQuery(CUevent event);
 CUresult cuEventSynchronize(CUevent event);
-CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end);
 CUresult cuEventDestroy_v2(CUevent event);
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int n_options,
-			    CUjit_option *options, void **values);
-CUresult cuModuleUnload(CUmodule module);
 CUresult cuModuleGetFunction(CUfunction *fn, CUmodule module, const char *name);
-CUresult cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name);
 CUresult cuLaunchKernel(CUfunction fn, unsigned int grid_x, unsigned int grid_y,
 			unsigned int grid_z, unsigned int block_x, unsigned int block_y,
 			unsigned int block_z, unsigned int shared_bytes, CUstream stream,
 			void **params, void **extra);
-CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction fn);
-CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction fn, int block_size,
-						     size_t shared_bytes);
-
-CUresult cuGraphCreate(CUgraph *graph, unsigned int flags);
-CUresult cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps,
-			      size_t n_deps, const CUDA_KERNEL_NODE_PARAMS_v1 *params);
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps,
-				 size_t n_deps, const CUDA_KERNEL_NODE_PARAMS_v2 *params);
-CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps,
-			      size_t n_deps, const CUDA_MEMCPY3D *copy, CUcontext ctx);
-CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps,
-			      size_t n_deps, const CUDA_MEMSET_NODE_PARAMS *params, CUcontext ctx);
-CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log,
-			       size_t log_bytes);
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream);
-CUresult cuGraphDestroy(CUgraph graph);
-CUresult cuGraphExecDestroy(CUgraphExec exec);
 
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t alignment, CUdeviceptr hint,
 			     unsigned long long flags);
@@ -581,7 +360,6 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUmemGenericAllo
 		  unsigned long long flags);
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes);
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count);
-CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr);
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop,
 				       CUmemAllocationGranularity_flags option);
 CUresult cuMemExportToShareableHandle(void *ret, CUmemGenericAllocationHandle handle,
@@ -675,12 +453,10 @@ _Static_assert(sizeof(nvmlProcessInfo_t) == 24, "ABI");
 #pragma GCC visibility push(default)
 
 nvmlReturn_t nvmlInit_v2(void);
-nvmlReturn_t nvmlShutdown(void);
 const char *nvmlErrorString(nvmlReturn_t result);
 nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length);
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count);
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device);
-nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int length);
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned int length);
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory);
 /* count: in: the room in @infos; out: the number of processes, even if that is larger. */

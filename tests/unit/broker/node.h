@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/paths.h"
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 #include "client/broker.h"
 
 #include <dlfcn.h>

@@ -11,7 +11,7 @@
 #include <sys/types.h>
 
 #include "check.h"
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 
 #define MIB ((size_t)1 << 20)
 

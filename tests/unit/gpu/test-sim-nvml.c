@@ -2,7 +2,7 @@
 /* The management library of the simulated driver: what it sees of other processes. */
 #include <dlfcn.h>
 
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 #include "sim.h"
 
 static struct {

@@ -9,7 +9,7 @@
 #include <sys/types.h>
 
 #include "check.h"
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 #include "wire/agent.h"
 
 /** Makes the machine and the agent's directory, and starts the driver with device 0 current. */

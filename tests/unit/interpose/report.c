@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 
 enum { MIB = 1 << 20 };
 

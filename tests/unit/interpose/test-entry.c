@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 #include "interpose/cuda/calls.h"
 #include "later.h"
 #include "preload.h"

@@ -5,7 +5,7 @@
  */
 #include <string.h>
 
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 #include "newer.h"
 
 #pragma GCC visibility push(default)

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "gpu/cuda/abi.h"
+#include "driver-abi.h"
 
 enum { NEWER_WORDS = 16 };
 
