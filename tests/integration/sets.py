@@ -14,6 +14,7 @@ import sys
 
 from cases import EXIT_STILL_RUNNING, Log, Skipped, all_go_on, case, expect, main, read_text, run, wait_until
 
+SWEEP = os.environ.get("BRUMATE_TEST_SWEEP") == "1"
 NEEDED = ("ip", "unshare", "nsenter", "mount")
 
 
@@ -530,16 +531,36 @@ def what_is_left_without_its_set_is_pruned(bed):
         nodes.go_on()
 
 
+def phase(summary, name):
+    return next(p for p in summary["phases"] if p["name"] == name)
+
+
+def dump_alone(node):
+    """How long CRIU takes for one member that waits for no other."""
+    saved = json.loads(node.ok("checkpoint", "-R", "--force", "--format", "json", node.running()["id"]).out)["summary"]
+    node.ok("rm", "--checkpoint", saved["checkpoint"])
+    return phase(saved, "criu")["seconds"]
+
+
+def locked(result):
+    """From when the first connection of a set may be held until the last is released."""
+    members = [m["summary"] for m in json.loads(result.out)["members"]]
+    return max(phase(m, "let-go")["start"] for m in members) - min(phase(m, "criu")["start"] for m in members)
+
+
 @case
 def twenty_times(bed):
-    """On the same nodes, exchanged, one killed after -R: no byte is lost, doubled or of another time."""
+    """On the same nodes, exchanged, one killed after -R: no byte is lost, doubled or of another time. How long the network stands still
+    where the set goes on; with BRUMATE_TEST_SWEEP=1, when nothing else runs, that is limited."""
     with Nodes(bed, 3) as nodes:
         nodes.start_ring(interval_ms=25)
+        dump, held = max(dump_alone(node) for node in nodes), []
         for turn in range(20):
             name, goes_on = f"t{turn}", turn % 4 == 3
-            nodes.set_ok("checkpoint", *(["-R"] if goes_on else []), "--name", name, *nodes.members())
+            saved = nodes.set_ok("checkpoint", *(["-R"] if goes_on else []), "--format", "json", "--name", name, *nodes.members())
             where = []
             if goes_on:
+                held.append(locked(saved))
                 nodes.go_on(1)
                 nodes.forget()
                 for node in nodes:  # the steps after the checkpoint come again
@@ -551,6 +572,9 @@ def twenty_times(bed):
             nodes.go_on(2)
             nodes.set_ok("rm", name)
         expect(not nodes.left() and not nodes.open_decisions(), "something is left in the store")
+        bed.note(f"the network was locked for {', '.join(f'{s:.2f}' for s in held)} s; the longest dump alone takes {dump:.2f} s")
+        if SWEEP:
+            expect(max(held) <= 1.5 * dump, f"locked for {max(held):.2f} s, and the longest dump takes {dump:.2f} s")
 
 
 FAKE = """#!/bin/sh
