@@ -283,6 +283,7 @@ static const struct option_spec pull_options[] = {
 static const struct option_spec doctor_options[] = {
 	ONE_JOB("can this job be checkpointed?"),
 	PID("can this process be checkpointed?"),
+	FLAG(OPT_SLURM, "slurm", 0, "is Slurm set up for it?"),
 	SIMULATED,
 	FORMAT,
 	END,

@@ -5,8 +5,12 @@
 #include "cli/client.h"
 #include "cli/output.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "base/paths.h"
 
 /* In order of weight. */
 static const struct {
@@ -44,7 +48,7 @@ static unsigned count_level(json_t *findings, const char *level)
 }
 
 /* The first line: what all the others come to. */
-static void print_verdict(json_t *findings)
+static void print_verdict(json_t *findings, bool of_slurm)
 {
 	unsigned fails = count_level(findings, "fail"), warnings = count_level(findings, "warn");
 	char text[128];
@@ -57,7 +61,8 @@ static void print_verdict(json_t *findings)
 			 warnings == 1 ? "" : "s");
 	else
 		snprintf(text, sizeof(text),
-			 "ready: jobs can be suspended, checkpointed and restored here");
+			 of_slurm ? "ready: Slurm suspends and saves jobs of --brumate"
+				  : "ready: jobs can be suspended, checkpointed and restored here");
 	print_styled(stdout, fails ? STYLE_RED : warnings ? STYLE_YELLOW : STYLE_GREEN, text);
 	putchar('\n');
 }
@@ -73,6 +78,44 @@ static void print_findings(json_t *findings)
 				print_finding(item, levels[l].style);
 }
 
+/* "LEVEL\tKEY\tTEXT\tHINT" */
+static json_t *read_finding(char *line)
+{
+	const char *level = strsep(&line, "\t"), *key = strsep(&line, "\t");
+	const char *text = strsep(&line, "\t"), *hint = strsep(&line, "\t\n");
+
+	return hint ? json_pack("{s:s,s:s,s:s,s:s}", "level", level, "key", key, "text", text,
+				"hint", hint)
+		    : NULL;
+}
+
+/* Slurm is another program's subject. */
+static int ask_slurm(json_t **ret, struct brumate_error *err)
+{
+	auto_free char *program = path_find_helper("brumate-slurm");
+	auto_free char *command = program ? path_format("exec '%s' doctor", program) : NULL;
+	auto_json json_t *findings = json_array();
+	auto_free char *line = NULL;
+	size_t room = 0;
+	FILE *f = command && findings ? popen(command, "re") : NULL;
+
+	if (!program)
+		return brumate_fail(err, ENOENT, "brumate-slurm is not installed");
+	if (!f)
+		return brumate_fail(err, errno, "%s: %m", program);
+	while (getline(&line, &room, f) > 0) {
+		json_t *one = read_finding(line);
+
+		if (one)
+			json_array_append_new(findings, one);
+	}
+	int status = pclose(f);
+	if (status || !json_array_size(findings))
+		return brumate_fail(err, EIO, "%s: ended with status %d", program, status);
+	*ret = json_pack("{s:O}", "findings", findings);
+	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
 int verb_doctor(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object(), *reply = NULL;
@@ -84,7 +127,8 @@ int verb_doctor(const struct invocation *in, struct brumate_error *err)
 	if (r == 0)
 		r = add_gpu(parameters, in, err);
 	if (r == 0)
-		r = client_ask("Doctor", parameters, &reply, err);
+		r = in->values[OPT_SLURM] ? ask_slurm(&reply, err)
+					  : client_ask("Doctor", parameters, &reply, err);
 	if (r < 0)
 		return r;
 
@@ -95,7 +139,7 @@ int verb_doctor(const struct invocation *in, struct brumate_error *err)
 			return r;
 	} else {
 		if (!in->values[OPT_JOB] && !in->values[OPT_PID])
-			print_verdict(findings);
+			print_verdict(findings, in->values[OPT_SLURM]);
 		print_findings(findings);
 	}
 	return count_level(findings, "fail") ? EXIT_UNSUPPORTED : EXIT_OK;

@@ -500,7 +500,7 @@ def of_a_user(bed):
 SITES_OWN = """
 #include <stdint.h>
 #include <stdbool.h>
-uint32_t plugin_version = 1;
+uint32_t plugin_version = 20 << 16 | 11 << 8 | 9;
 int proctrack_p_create(void *step) { return 0; }
 int proctrack_p_add(void *step, int pid) { return 0; }
 int proctrack_p_signal(uint64_t id, int number) { return 0; }
@@ -510,6 +510,18 @@ int proctrack_p_get_pids(uint64_t id, int **pids, int *n) { return -1; }
 uint64_t proctrack_p_find(int pid) { return 0; }
 bool proctrack_p_has_pid(uint64_t id, int pid) { return false; }
 """
+
+
+def make_own_plugin(own, name):
+    """A plugin of a Slurm of another version."""
+    if not shutil.which("cc"):
+        raise Skipped("no compiler for a plugin to wrap")
+    with open(f"{own}/own.c", "w", encoding="utf-8") as file:
+        file.write(SITES_OWN)
+    done = run(["cc", "-shared", "-fPIC", "-o", f"{own}/{name}.so", f"{own}/own.c"])
+    expect(done.code == 0, done.why())
+
+
 RESUMES = """
 import ctypes, signal, sys
 plugin = ctypes.CDLL(sys.argv[1])
@@ -523,14 +535,9 @@ WAIT_S = 1 + 10  # Wait= and what the plugin spares for the helper
 def a_helper_that_its_user_holds(bed):
     """It has the user's rights, so he may trace it: it says something for ever, or nothing more, and does not end. Slurm's own
     process, which is root's and in which our plugin is, goes on in time."""
-    if not shutil.which("cc"):
-        raise Skipped("no compiler for a plugin to wrap")
     own = os.path.join(bed.dir, "plugins")
     os.mkdir(own)
-    with open(f"{own}/own.c", "w", encoding="utf-8") as file:
-        file.write(SITES_OWN)
-    done = run(["cc", "-shared", "-fPIC", "-o", f"{own}/proctrack_own.so", f"{own}/own.c"])
-    expect(done.code == 0, done.why())
+    make_own_plugin(own, "proctrack_own")
     with open(f"{own}/brumate-slurm.conf", "w", encoding="utf-8") as file:
         file.write(f"Proctrack=own\nPluginDir={own}\nHelper={own}/helper\nRunDir={own}/steps\nWait=1\n")
     plugin = os.path.join(bed.build.path, "src", "edges", "slurm", "proctrack_brumate.so")
@@ -543,6 +550,38 @@ def a_helper_that_its_user_holds(bed):
         expect(done.code == 0 and done.seconds < WAIT_S + 2, f"{holds}: {done.seconds} s: {done.why()}")
         expect(done.seconds >= WAIT_S, f"{holds}: it was not held: {done.why()}")
         expect(process_start(int(read_text(f"{own}/pid"))) is None, f"{holds}: the helper is left")
+
+
+@case
+def a_doctor_of_the_site(bed):
+    """What is in the way is told with what to do; and nothing, where all is well."""
+    with Cluster(bed) as slurm:
+        def look(**env):
+            done = run([bed.brumate, "doctor", "--slurm", "--format", "json"], env={**slurm.env(), **env})
+            found = json.loads(done.out)["findings"]
+            expect(done.code == (4 if any(f["level"] == "fail" for f in found) else 0), done.why())
+            expect(all(f["hint"] for f in found if f["level"] != "ok"), found)
+            return {f["text"]: f["level"] for f in found}
+
+        well = look()
+        expect("fail" not in well.values() and any(text.startswith("Slurm ") for text in well), well)
+        expect(any(text.startswith("KillWait=20") and level == "warn" for text, level in well.items()), well)
+        expect("ready" in run([bed.brumate, "doctor", "--slurm"], env=slurm.env()).out, "no verdict")
+        # Of other sites, as Slurm would tell of them.
+        os.mkdir(f"{slurm.dir}/bin")
+        slurm.write("bin/scontrol", f"""#!/bin/sh
+{shutil.which("scontrol")} "$@" | sed 's|^ProctrackType.*|ProctrackType = proctrack/cgroup|; s|^PluginDir.*|PluginDir = /nowhere|
+s|^PlugStackConfig.*|PlugStackConfig = /dev/null|; s|^SchedulerTimeSlice.*|SchedulerTimeSlice = 5 sec|; s|^GresTypes.*|GresTypes = gpu|'
+""", 0o755)
+        slurm.write("brumate-slurm.conf", f"Proctrack={slurm.tracks}\nPluginDir={slurm.dir}/bin\nHelper=/bin/nothing\nWait=soon\n")
+        make_own_plugin(f"{slurm.dir}/bin", f"proctrack_{slurm.tracks}")
+        ill = look(PATH=f"{slurm.dir}/bin:{os.environ['PATH']}")
+        for level, words in (("fail", "ProctrackType=proctrack/cgroup"), ("fail", "spank_brumate.so is not in /nowhere"),
+                             ("fail", "does not name spank_brumate.so"), ("fail", "is of Slurm 20.11, and Slurm here is"), ("fail", '"Wait=soon"'),
+                             ("fail", "/bin/nothing cannot be run"), ("warn", "SchedulerTimeSlice=5"), ("warn", "GresTypes=gpu")):
+            expect(any(words in text and found == level for text, found in ill.items()), f"{words}: {ill}")
+        slurm.write("bin/scontrol", "#!/bin/sh\nexit 1\n", 0o755)
+        expect(list(look(PATH=f"{slurm.dir}/bin:{os.environ['PATH']}").values()) == ["fail"], "scontrol fails, and it is well")
 
 
 main()

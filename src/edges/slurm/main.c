@@ -4,6 +4,7 @@
  *
  *   brumate-slurm task STEP.RANK COMMAND...   in the place of a task: its command as a job, or its last checkpoint
  *   brumate-slurm suspend|resume STEP         before Slurm stops the step, and after it has continued it
+ *   brumate-slurm doctor                      what of the site's Slurm is in the way
  *
  * All as the user of the step, by the brumate command. It keeps no state: a job has the step as a label, a checkpoint is named by
  * step, rank and how often Slurm had started the job.
@@ -21,6 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "edges/slurm/examine.h"
 #include "edges/slurm/step.h"
 
 #ifndef BRUMATE_BINDIR
@@ -448,6 +450,20 @@ static int run_task(const char *key, char *const *command, const struct site *si
 	return watch_over(&t, job, &set);
 }
 
+static int run_doctor(const struct site *site)
+{
+	static char config[OUTPUT_BYTES];
+	const char *const argv[] = { "scontrol", "show", "config", NULL };
+
+	if (ask(argv, config, sizeof(config)) != 0) {
+		printf("fail\tscontrol\t%s\t%s\n", "the configuration of Slurm cannot be read",
+		       "run it where `scontrol show config` answers");
+		return 0;
+	}
+	site_examine(config, site);
+	return 0;
+}
+
 int main(int argc, char **argv)
 {
 	static struct site site;
@@ -457,6 +473,8 @@ int main(int argc, char **argv)
 		return run_task(argv[2], argv + 3, &site);
 	if (argc == 3 && (!strcmp(argv[1], "suspend") || !strcmp(argv[1], "resume")))
 		return act(argv[1], argv[2], &site);
+	if (argc == 2 && !strcmp(argv[1], "doctor"))
+		return run_doctor(&site);
 	fprintf(stderr, "usage: brumate-slurm task STEP.RANK COMMAND... | suspend STEP | resume "
 			"STEP (started by Slurm's plugins)\n");
 	return 2;
