@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "base/nearest.h"
 #include "job/record.h"
 #include "job/request.h"
@@ -388,23 +389,29 @@ static int compare_jobs(const void *a, const void *b)
 	return r ? r : x->at < y->at ? -1 : 1;
 }
 
-/* @sort: of --sort; NULL: what lives comes first, each by age. */
+/* @sort: of --sort; NULL: what lives comes first, each by age; "newest": the same, the youngest first. */
 static int sort_jobs(json_t *jobs, const char *sort, struct brumate_error *err)
 {
 	const size_t n = json_array_size(jobs);
 	auto_free struct job_order *order = calloc(n + 1, sizeof(*order));
+	const bool newest = sort && !strcmp(sort, "newest");
 	const bool by_size = sort && (!strcmp(sort, "gpu-mem") || !strcmp(sort, "host-mem"));
 
 	if (!order)
 		return brumate_fail(err, ENOMEM, "%m");
 	for (size_t i = 0; i < n; i++) {
 		json_t *job = json_incref(json_array_get(jobs, i));
-		const char *key = sort && strcmp(sort, "age") && !by_size ? sort : "created";
+		const char *key =
+			sort && strcmp(sort, "age") && !by_size && !newest ? sort : "created";
+		uint64_t created_ms = 0;
 
-		order[i] = (struct job_order){ .job = job,
-					       .at = i,
-					       .text = by_size ? "" : text_of(job, key),
-					       .has_ended = !sort && has_job_ended(job) };
+		order[i] =
+			(struct job_order){ .job = job,
+					    .at = i,
+					    .text = by_size ? "" : text_of(job, key),
+					    .has_ended = (!sort || newest) && has_job_ended(job) };
+		if (newest && clock_parse_stamp(&created_ms, text_of(job, key)) == 0)
+			order[i].number = (json_int_t)created_ms;
 		if (by_size)
 			order[i].number = !strcmp(sort, "gpu-mem")
 						  ? gpu_bytes_of(job)
@@ -524,8 +531,9 @@ static int print_jobs(json_t *jobs, const struct invocation *in, FILE *f, bool h
 	return 0;
 }
 
-void job_table_print(json_t *jobs, FILE *f, bool headings, size_t width)
+void job_table_print(json_t *jobs, const char *sort, FILE *f, bool headings, size_t width)
 {
+	sort_jobs(jobs, sort, NULL);
 	print_jobs(jobs, NULL, f, headings, width, NULL);
 }
 

@@ -437,6 +437,28 @@ def top_is_moved_by_keys(bed):
 
 
 @case
+def top_sorts_and_folds(bed):
+    """What lives is above what has ended, the newest first; and what ended long ago is not there until it is asked for."""
+    old = bed.run(["true"], name="ended-job")
+    bed.cli("wait", old)
+    then = time.time() - 2 * 3600
+    os.utime(os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", old, "job.json"), (then, then))
+    for name in ("b-first", "a-second", "c-third"):
+        bed.run(["sleep", "1000"], name=name)
+    with Screen(bed, "top") as screen:
+        screen.wait_for(r"(?s)c-third.*a-second.*b-first(?!.*ended-job).*sorted by: newest; 1 more ended long ago")
+        screen.typed("a")
+        screen.wait_for(r"(?s)jobs: 4,.*c-third.*a-second.*b-first.*ended-job.*sorted by: newest\x1b")
+        screen.typed("as")
+        screen.wait_for(r"(?s)a-second.*b-first.*c-third.*sorted by: name")
+        screen.typed("a")
+        screen.wait_for(r"(?s)jobs: 3,.*sorted by: name; 1 more")
+        screen.typed("ssss")
+        screen.typed("q")
+        expect(screen.end() == 0, "exit code")
+
+
+@case
 def the_terminal_after_top(bed):
     """It is what it was, whatever ends it; and it is given to the shell meanwhile, where it is stopped."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):

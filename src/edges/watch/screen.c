@@ -35,6 +35,7 @@ static struct {
 	size_t len;
 	int skipped;   /* lines of its beginning that are not shown */
 	unsigned page; /* lines that a page key moves it by */
+	char key;      /* the last that is the command's own; 0: none */
 } screen = { .ends = { -1, -1 } };
 
 /* These two are async-signal-safe. */
@@ -213,10 +214,20 @@ static enum screen_event take_keys(short revents)
 		if (keys[i] == 'q' || keys[i] == 'Q' || keys[i] == 3)
 			return SCREEN_QUIT;
 		screen.skipped = screen.skipped + lines < 0 ? 0 : screen.skipped + lines;
-		if (lines)
+		if (!lines && keys[i] >= 'a' && keys[i] <= 'z')
+			screen.key = keys[i];
+		if (lines || screen.key)
 			event = SCREEN_CHANGED;
 	}
 	return revents & (POLLHUP | POLLERR | POLLNVAL) ? SCREEN_QUIT : event;
+}
+
+char screen_key(void)
+{
+	const char key = screen.key;
+
+	screen.key = 0;
+	return key;
 }
 
 static enum screen_event take_signals(void)

@@ -22,10 +22,13 @@ FILE *screen_begin(void);
 void screen_end(FILE *f);
 
 enum screen_event {
-	SCREEN_QUIT, /* q, or a signal that ends programs */
-	SCREEN_CHANGED, /* @fd is readable, the picture was moved, or the terminal has another size: look again */
-	SCREEN_TIME, /* the time is over */
+	SCREEN_QUIT,	/* q, or a signal that ends programs */
+	SCREEN_CHANGED, /* @fd is readable, the picture was moved, a key was typed, or the terminal has another size: look again */
+	SCREEN_TIME,	/* the time is over */
 };
 
 /** Waits for @fd (-1: nothing), the terminal, or @timeout_ms. */
 enum screen_event screen_wait(int fd, int timeout_ms);
+
+/** The letter that was typed last, of those that neither move the picture nor end the command, once; 0: none. */
+char screen_key(void);

@@ -42,9 +42,16 @@ struct seen {
 	bool has_disk;
 	uint64_t read_bytes, written_bytes; /* of the disk that holds the store */
 	json_t *jobs;			    /* owned */
+	uint64_t n_folded;		    /* that ended long ago, and are not among them */
 };
 
+/* Which job is the first, of those that live; @s goes on to the next. */
+static const char *const orders[] = { "newest", "name", "state", "gpu-mem", "host-mem" };
+enum { ORDERS = sizeof(orders) / sizeof(orders[0]) };
+
 struct top {
+	size_t order;
+	bool all;    /* those that ended long ago as well */
 	char *store; /* owned; NULL: not known */
 	struct seen now, before;
 	struct brumate_error why; /* the jobs cannot be listed at present */
@@ -86,14 +93,15 @@ static void look_at_disk(struct seen *s, const char *store)
 
 static void look(struct top *t)
 {
-	auto_json json_t *reply = NULL;
+	auto_json json_t *p = json_pack("{s:b}", "recent", !t->all), *reply = NULL;
 
 	seen_fini(&t->before);
 	t->before = t->now;
 	t->now = (struct seen){ .at_ns = clock_now_ns() };
 	t->why = BRUMATE_ERROR_NONE;
-	if (client_ask("List", NULL, &reply, &t->why) == 0)
+	if (client_ask("List", p, &reply, &t->why) == 0)
 		t->now.jobs = json_incref(json_object_get(reply, "jobs"));
+	t->now.n_folded = bytes_of(reply, "folded");
 	for (int i = 0; i < KINDS; i++)
 		t->now.brokers[i] = broker_seen(i == SIMULATED);
 	look_at_disk(&t->now, t->store);
@@ -146,8 +154,11 @@ static void print_title(const struct top *t, FILE *f)
 	snprintf(text, sizeof(text), "brumate top  %s  jobs: %zu, running: %zu", clock,
 		 json_array_size(t->now.jobs), n_running);
 	print_styled(f, STYLE_BOLD, text);
-	fprintf(f, "  (q quits)\nhost memory: %s in copies of %zu job%s, %s ready in the pool\n",
-		SIZE_TEXT(copies), n_copies, n_copies == 1 ? "" : "s", SIZE_TEXT(ready));
+	fprintf(f,
+		"  (q quits, s sorts, a %s)\nhost memory: %s in copies of %zu job%s, %s ready in "
+		"the pool\n",
+		t->all ? "folds jobs that ended long ago" : "shows all jobs", SIZE_TEXT(copies),
+		n_copies, n_copies == 1 ? "" : "s", SIZE_TEXT(ready));
 }
 
 static const struct broker_moved *moved_before(const struct top *t, int kind, const char *uuid)
@@ -274,6 +285,15 @@ static void print_operations(const struct top *t, FILE *f, size_t width)
 	table_fini(&table);
 }
 
+static void print_top_jobs(const struct top *t, FILE *f, size_t width)
+{
+	job_table_print(t->now.jobs, orders[t->order], f, true, width);
+	fprintf(f, "sorted by: %s", orders[t->order]);
+	if (t->now.n_folded)
+		fprintf(f, "; %" PRIu64 " more ended long ago", t->now.n_folded);
+	fputc('\n', f);
+}
+
 static void draw(const struct top *t)
 {
 	const size_t width = terminal_width(stdout);
@@ -289,8 +309,18 @@ static void draw(const struct top *t)
 	if (t->why.code)
 		fprintf(f, "the jobs cannot be listed: %s\n", t->why.text);
 	else
-		job_table_print(t->now.jobs, f, true, width);
+		print_top_jobs(t, f, width);
 	screen_end(f);
+}
+
+static void obey(struct top *t)
+{
+	const char key = screen_key();
+
+	if (key == 's')
+		t->order = (t->order + 1) % ORDERS;
+	if (key == 'a')
+		t->all = !t->all;
 }
 
 static void watch(struct top *t, int watch_fd)
@@ -307,6 +337,7 @@ static void watch(struct top *t, int watch_fd)
 			event = screen_wait(watch_fd, REFRESH_MS - LEAST_MS);
 		while (read(watch_fd, changes, sizeof(changes)) > 0)
 			; /* any event says the same: look again */
+		obey(t);
 	}
 }
 
