@@ -39,7 +39,8 @@ enum criu_hook {
 	CRIU_HOOKS_WITH_RETRY = 14, /* or more: see criu_no_retry() */
 	CRIU_HOOK_DUMP_DEVICES_LATE =
 		14, /* int (int pid), since CRIU 4.3: memory and files are dumped */
-	CRIU_HOOKS_MOST = 32,
+	CRIU_HOOKS_MOST = 15,
+	CRIU_HOOKS_ROOM = 32, /* for those of later ones, which a vendor's plugin has */
 };
 
 enum criu_stage { CRIU_STAGE_DUMP, CRIU_STAGE_PRE_DUMP, CRIU_STAGE_RESTORE };
@@ -52,7 +53,7 @@ struct cr_plugin {
 	int (*init)(int stage);
 	void (*exit)(int stage, int result);
 	unsigned version, n_hooks;
-	void *hooks[CRIU_HOOKS_MOST];
+	void *hooks[CRIU_HOOKS_ROOM];
 };
 
 enum criu_log_level { CRIU_LOG_ERROR = 1, CRIU_LOG_WARNING = 2, CRIU_LOG_INFO = 3 };

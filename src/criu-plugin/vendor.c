@@ -42,7 +42,7 @@ static const struct cr_plugin *load(const char *library)
 	const struct cr_plugin *p = handle ? dlsym(handle, "CR_PLUGIN_DESC") : NULL;
 	if (!p)
 		snprintf(why, sizeof(why), "%s", dlerror());
-	else if (p->n_hooks > criu_hook_kinds() || p->n_hooks > CRIU_HOOKS_MOST) {
+	else if (p->n_hooks > criu_hook_kinds() || p->n_hooks > CRIU_HOOKS_ROOM) {
 		snprintf(why, sizeof(why),
 			 "%s has %u hooks, this CRIU takes %u: build it from this CRIU's sources",
 			 path, p->n_hooks, criu_hook_kinds());
