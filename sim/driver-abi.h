@@ -8,7 +8,6 @@
 #include "gpu/cuda/abi.h"
 
 typedef struct CUkern_st *CUkernel;
-typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUarray_st *CUarray;
 
 typedef enum CUfunction_attribute_enum {
@@ -105,7 +104,6 @@ _Static_assert(sizeof(CUDA_MEMSET_NODE_PARAMS) == 40, "ABI");
 #define CUDA_ERROR_PEER_ACCESS_UNSUPPORTED	  ((CUresult)217)
 #define CUDA_ERROR_INVALID_PTX			  ((CUresult)218)
 #define CUDA_ERROR_FILE_NOT_FOUND		  ((CUresult)301)
-#define CUDA_ERROR_INVALID_HANDLE		  ((CUresult)400)
 #define CUDA_ERROR_ILLEGAL_STATE		  ((CUresult)401)
 #define CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES	  ((CUresult)701)
 #define CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE	  ((CUresult)708)
@@ -213,11 +211,9 @@ CUresult cuMemsetD2D8Async(CUdeviceptr dst, size_t pitch, unsigned char value, s
 			   size_t height, CUstream stream);
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority);
 CUresult cuStreamQuery(CUstream stream);
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
 CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback fn, void *data, unsigned int flags);
 CUresult cuLaunchHostFunc(CUstream stream, CUhostFn fn, void *data);
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
-CUresult cuEventQuery(CUevent event);
 CUresult cuEventElapsedTime(float *ms, CUevent start, CUevent end);
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int n_options,
 			    CUjit_option *options, void **values);

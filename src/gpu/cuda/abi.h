@@ -25,6 +25,7 @@ typedef enum cudaError_enum {
 	CUDA_ERROR_NVLINK_UNCORRECTABLE = 220,
 	CUDA_ERROR_CONTAINED = 226,
 	CUDA_ERROR_OPERATING_SYSTEM = 304,
+	CUDA_ERROR_INVALID_HANDLE = 400,
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
 	CUDA_ERROR_ILLEGAL_ADDRESS = 700,
@@ -60,6 +61,7 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 
 typedef struct CUuuid_st {
@@ -340,6 +342,21 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 
 CUresult cuEventCreate(CUevent *event, unsigned int flags);
 CUresult cuEventRecord(CUevent event, CUstream stream);
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags);
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
+CUresult cuCtxRecordEvent(CUcontext ctx, CUevent event);
+CUresult cuCtxWaitEvent(CUcontext ctx, CUevent event);
+CUresult cuGreenCtxRecordEvent(void *ctx, CUevent event);
+CUresult cuGreenCtxWaitEvent(void *ctx, CUevent event);
+CUresult cuGraphAddEventRecordNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps,
+				   size_t n_deps, CUevent event);
+CUresult cuGraphAddEventWaitNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps,
+				 size_t n_deps, CUevent event);
+CUresult cuGraphEventRecordNodeSetEvent(CUgraphNode node, CUevent event);
+CUresult cuGraphEventWaitNodeSetEvent(CUgraphNode node, CUevent event);
+CUresult cuGraphExecEventRecordNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event);
+CUresult cuGraphExecEventWaitNodeSetEvent(CUgraphExec exec, CUgraphNode node, CUevent event);
+CUresult cuEventQuery(CUevent event);
 CUresult cuEventSynchronize(CUevent event);
 CUresult cuEventDestroy_v2(CUevent event);
 
@@ -409,6 +426,9 @@ __typeof__(cuMemcpyPeerAsync) cuMemcpyPeerAsync_ptsz;
 __typeof__(cuStreamBeginCapture) cuStreamBeginCapture_ptsz;
 __typeof__(cuStreamBeginCapture_v2) cuStreamBeginCapture_v2_ptsz;
 __typeof__(cuStreamBeginCaptureToGraph) cuStreamBeginCaptureToGraph_ptsz;
+__typeof__(cuEventRecord) cuEventRecord_ptsz;
+__typeof__(cuEventRecordWithFlags) cuEventRecordWithFlags_ptsz;
+__typeof__(cuStreamWaitEvent) cuStreamWaitEvent_ptsz;
 __typeof__(cuStreamEndCapture) cuStreamEndCapture_ptsz;
 
 #pragma GCC visibility pop

@@ -154,7 +154,7 @@ static const struct piece *find_shared(char how[static AGENT_TEXT_BYTES])
 	return piece;
 }
 
-/* Whether an event is open here that another process made, or one of this process in another job. With the lock. */
+/* Whether an event is open here permanently that another process made, or one of this process in another job. With the lock. */
 static bool find_shared_event(char how[static AGENT_TEXT_BYTES])
 {
 	int32_t borrower, maker = event_find_open(&borrower);
@@ -285,6 +285,7 @@ static void run_gate(struct agent_job *job, struct agent_reply *reply)
 	note_held(NULL, 0); /* no operation begins before the last one has ended */
 	snapshot_forget();
 	lent_void();
+	events_take_away();
 	addresses_drop_memory();
 }
 

@@ -672,13 +672,17 @@ int lent_import(struct piece **ret, int fd)
  *
  * The driver's handle of an event is good only as long as the driver keeps what is behind it: who opens a ticket asks the
  * agent of the event's maker for the driver's handle of that moment. So an event that is given away is no obstacle to an
- * operation, and its ticket is as good after it. One that is open in another process is: the driver shares it then, and the
- * program there has the driver's own name of it.
+ * operation, and its ticket is as good after it. One that is open in another process of the job is closed there while the gate
+ * is closed, when all that was recorded is done, and opened again by its ticket when it is used next: the program goes on with
+ * the name that the driver gave it first, which then stands for what the driver calls it now.
  */
 
 /* An event that this process gave to others, or got from one. */
 struct event {
-	struct node node; /* start: the driver's handle */
+	struct node
+		node; /* start: the driver's handle; of one that another process made, the first */
+	void *now;    /* of such a one: the driver's handle; NULL: it is closed */
+	bool fixed;   /* it is in a graph */
 	uint64_t id;
 	void *context;	      /* NULL: gone, and the driver's event with it */
 	struct ticket ticket; /* of one that another process made; else empty */
@@ -712,8 +716,27 @@ static struct event *add_event(void *handle, void *context)
 	return event;
 }
 
+static bool is_renamed(const struct event *event)
+{
+	return is_imported(event) && event->now != handle_of(event);
+}
+
+/* With the lock. */
+static void rename_event(struct event *event, void *now)
+{
+	const bool before = is_renamed(event);
+
+	event->now = now;
+	if (is_renamed(event) && !before)
+		atomic_fetch_add(&memory.n_renamed, 1);
+	else if (before && !is_renamed(event))
+		atomic_fetch_sub(&memory.n_renamed, 1);
+}
+
 static void remove_event(struct event *event)
 {
+	if (is_renamed(event))
+		atomic_fetch_sub(&memory.n_renamed, 1);
 	tree_remove(&memory.events, &event->node);
 	atomic_fetch_sub(&memory.n_events, 1);
 	event->dropped = true;
@@ -753,8 +776,10 @@ int event_note_taken(void *handle, void *context, const struct ticket *ticket)
 
 	memory_lock();
 	event = add_event(handle, context);
-	if (event)
+	if (event) {
 		event->ticket = *ticket;
+		event->now = handle;
+	}
 	memory_unlock();
 	return event ? 0 : -ENOMEM;
 }
@@ -767,7 +792,7 @@ static void end_event(struct event *event)
 	free(event);
 }
 
-bool event_drop(void *handle)
+bool event_drop(void **handle)
 {
 	struct event *event;
 	bool pinned = false;
@@ -775,10 +800,12 @@ bool event_drop(void *handle)
 	if (!atomic_load_explicit(&memory.n_events, memory_order_relaxed))
 		return true;
 	memory_lock();
-	event = tree_get(&memory.events, (uintptr_t)handle);
+	event = tree_get(&memory.events, (uintptr_t)*handle);
 	if (event) {
 		remove_event(event);
 		pinned = event->pins;
+		if (is_imported(event))
+			*handle = event->now;
 	}
 	memory_unlock();
 	if (event && !pinned)
@@ -827,6 +854,92 @@ int lent_event(uint8_t ret[static AGENT_EVENT_BYTES], const struct ticket *ticke
 	return 0;
 }
 
+bool event_is_renamed(void *name)
+{
+	struct event *event;
+	bool is;
+
+	if (!atomic_load_explicit(&memory.n_renamed, memory_order_relaxed))
+		return false;
+	memory_lock();
+	event = tree_get(&memory.events, (uintptr_t)name);
+	is = event && is_renamed(event);
+	memory_unlock();
+	return is;
+}
+
+int event_resolve(void **name, void **ret_context, struct ticket *ret_ticket)
+{
+	struct event *event;
+	int r = 0;
+
+	if (!atomic_load_explicit(&memory.n_renamed, memory_order_relaxed))
+		return 0;
+	memory_lock();
+	event = tree_get(&memory.events, (uintptr_t)*name);
+	if (event && is_imported(event)) {
+		r = event->now ? 0 : -ENXIO;
+		*ret_context = event->context;
+		*ret_ticket = event->ticket;
+		*name = event->now ? event->now : *name;
+	}
+	memory_unlock();
+	return r;
+}
+
+bool event_bring(void *name, void *handle)
+{
+	struct event *event;
+	bool is_away;
+
+	memory_lock();
+	event = tree_get(&memory.events, (uintptr_t)name);
+	is_away = event && is_imported(event) && !event->now;
+	if (is_away)
+		rename_event(event, handle);
+	memory_unlock();
+	return is_away;
+}
+
+void event_fix(void *name)
+{
+	struct event *event;
+
+	if (!atomic_load_explicit(&memory.n_events, memory_order_relaxed))
+		return;
+	memory_lock();
+	event = tree_get(&memory.events, (uintptr_t)name);
+	if (event)
+		event->fixed = true;
+	memory_unlock();
+}
+
+/* Whether it can be closed, and opened again by its ticket. */
+static bool may_go(const struct event *event)
+{
+	return is_imported(event) && !event->fixed && event->ticket.job == neighbour_here();
+}
+
+void events_take_away(void)
+{
+	for (;;) {
+		struct event *event = NULL;
+		void *now = NULL;
+
+		memory_lock();
+		while ((event = tree_next(&memory.events, event)) && !(may_go(event) && event->now))
+			;
+		if (event) {
+			now = event->now;
+			rename_event(event, NULL);
+		}
+		memory_unlock();
+		if (!now)
+			return;
+		backend_event_destroy(now);
+	}
+}
+
 int32_t event_find_open(int32_t *ret_borrower)
 {
 	struct event *event = NULL;
@@ -834,7 +947,7 @@ int32_t event_find_open(int32_t *ret_borrower)
 
 	*ret_borrower = 0;
 	while ((event = tree_next(&memory.events, event))) {
-		if (is_imported(event))
+		if (is_imported(event) && !may_go(event))
 			maker = event->ticket.pid;
 		else if (event->lent)
 			*ret_borrower = event->borrower;

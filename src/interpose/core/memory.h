@@ -141,6 +141,8 @@ struct memory {
 	atomic_bool peers_by_driver;
 	atomic_uint n_events; /* in their tree */
 	atomic_uint
+		n_renamed; /* of them: the driver has another name for them than the program, or none */
+	atomic_uint
 		withheld; /* AGENT_WITHHELD_...: the program asked, and got the answer that there is none */
 	unsigned int away;	     /* pieces that are taken away */
 	int first_device;	     /* + 1; of the first region */
@@ -341,11 +343,24 @@ bool ticket_is_of_event(const struct ticket *ticket);
 int event_give(struct ticket *ret, void *handle, void *context);
 /** Notes that the driver's @handle is the event of @ticket, which another process made. -ENOMEM. */
 int event_note_taken(void *handle, void *context, const struct ticket *ticket);
-/** The program is about to destroy @handle. False: the driver's event is destroyed later, not by the caller. */
-bool event_drop(void *handle);
+/** The program is about to destroy *@handle, which becomes the driver's (NULL: there is none). False: the driver's event is
+ * destroyed later, not by the caller. */
+bool event_drop(void **handle);
 /** Forgets those of a context that is gone. */
 void events_drop(void *context);
 
-/** The process that made an event that is open here, and one outside the job that has an event of this process open; 0:
+/** Whether the program has an event of that name, which the driver calls otherwise by now. */
+bool event_is_renamed(void *name);
+/** What the driver calls the program's event *@name now. Returns 0; -ENXIO: it is another process's and has to be opened again in
+ * @ret_context, by @ret_ticket, for event_bring(). */
+int event_resolve(void **name, void **ret_context, struct ticket *ret_ticket);
+/** The driver's @handle is the event @name again. False: another thread was first, or the event is gone: the handle is the caller's. */
+bool event_bring(void *name, void *handle);
+/** The driver keeps @name, where it is another process's, in a graph: it stays open, and is shared. */
+void event_fix(void *name);
+/** With the gate closed over idle contexts: closes all events of other processes of this job. event_resolve() opens them again. */
+void events_take_away(void);
+
+/** The process that made an event that is open here permanently, and one outside the job that has an event of this process open; 0:
  * none. With the lock. */
 int32_t event_find_open(int32_t *ret_borrower);

@@ -5,8 +5,10 @@
  * shared with: it is noted that there is some.
  */
 #include <errno.h>
+#include <stdatomic.h>
 #include <string.h>
 
+#include "interpose/core/backend.h"
 #include "interpose/core/memory.h"
 #include "interpose/cuda/calls.h"
 
@@ -122,7 +124,9 @@ CUresult event_get(CUipcEventHandle *ret, CUevent event)
 	const struct context *context;
 	struct ticket ticket;
 	CUipcEventHandle handle;
-	CUresult r = driver.cuIpcGetEventHandle(ret ? &handle : NULL, event);
+	CUresult r = event_is_renamed(event)
+			     ? CUDA_ERROR_INVALID_HANDLE
+			     : driver.cuIpcGetEventHandle(ret ? &handle : NULL, event);
 
 	if (r)
 		return r;
@@ -138,6 +142,31 @@ CUresult event_get(CUipcEventHandle *ret, CUevent event)
 	return r;
 }
 
+/* The driver may give a name again that the program still has for another event: that one is kept while another is made. */
+CUresult event_create(CUevent *ret, unsigned int flags)
+{
+	CUresult r = driver.cuEventCreate(ret, flags);
+
+	if (r || !event_is_renamed(*ret))
+		return r;
+	CUevent taken = *ret;
+	r = event_create(ret, flags);
+	driver.cuEventDestroy_v2(taken);
+	return r;
+}
+
+static CUresult open_distinct(CUevent *ret, CUipcEventHandle handle)
+{
+	CUresult r = driver.cuIpcOpenEventHandle(ret, handle);
+
+	if (r || !event_is_renamed(*ret))
+		return r;
+	CUevent taken = *ret;
+	r = open_distinct(ret, handle);
+	driver.cuEventDestroy_v2(taken);
+	return r;
+}
+
 static CUresult open_lent(CUevent *ret, const struct ticket *ticket, const struct context *context)
 {
 	CUipcEventHandle handle;
@@ -146,7 +175,7 @@ static CUresult open_lent(CUevent *ret, const struct ticket *ticket, const struc
 
 	if (r)
 		return r;
-	r = driver.cuIpcOpenEventHandle(&event, handle);
+	r = open_distinct(&event, handle);
 	if (!r && event_note_taken(event, context->handle, ticket)) {
 		driver.cuEventDestroy_v2(event);
 		r = CUDA_ERROR_OUT_OF_MEMORY;
@@ -175,5 +204,111 @@ CUresult event_open(CUevent *ret, CUipcEventHandle wire)
 
 CUresult event_destroy(CUevent event)
 {
-	return event_drop(event) ? driver.cuEventDestroy_v2(event) : CUDA_SUCCESS;
+	void *now = event;
+
+	return event_drop(&now) && (now || !event) ? driver.cuEventDestroy_v2(now) : CUDA_SUCCESS;
 }
+
+/* Opens an event again that was closed while the gate was. */
+static CUresult open_again(void *name, void *context, const struct ticket *ticket)
+{
+	CUipcEventHandle handle;
+	CUevent event;
+	int lent = lent_event((uint8_t *)&handle, ticket);
+
+	if (lent)
+		return lent == -EINVAL ? CUDA_ERROR_INVALID_HANDLE : to_driver(lent);
+	CUresult r = driver.cuCtxPushCurrent_v2(context);
+	if (r)
+		return r;
+	r = driver.cuIpcOpenEventHandle(&event, handle);
+	driver.cuCtxPopCurrent_v2(NULL);
+	if (!r && !event_bring(name, event))
+		driver.cuEventDestroy_v2(event);
+	return r;
+}
+
+/* What the driver calls the program's event now. CUDA_ERROR_INVALID_HANDLE: its maker has ended, and what it recorded was done. */
+static CUresult find_now(CUevent *event)
+{
+	for (;;) {
+		struct ticket ticket;
+		void *now = *event, *context;
+
+		if (!event_resolve(&now, &context, &ticket)) {
+			*event = now;
+			return CUDA_SUCCESS;
+		}
+		CUresult r = open_again(*event, context, &ticket);
+		if (r)
+			return r;
+	}
+}
+
+/* What a capture takes in is in a graph. */
+static CUresult find_to_use(CUevent *event)
+{
+	if (capture_active())
+		event_fix(*event);
+	return find_now(event);
+}
+
+static CUresult find_to_keep(CUevent *event)
+{
+	event_fix(*event);
+	return find_now(event);
+}
+
+/* Where there is nothing left to wait for. */
+static CUresult after_find(CUresult r)
+{
+	return r == CUDA_ERROR_INVALID_HANDLE ? CUDA_SUCCESS : r;
+}
+
+/* Programs record and ask often, and few share events. */
+#define EVENT_CALL(name, find, failed, entry, params, args)                        \
+	CUresult name params                                                       \
+	{                                                                          \
+		if (!atomic_load_explicit(&memory.n_events, memory_order_relaxed)) \
+			return driver.entry args;                                  \
+		CUresult r = find(&event);                                         \
+                                                                                   \
+		return r ? failed(r) : driver.entry args;                          \
+	}
+#define ADD_NODE \
+	(CUgraphNode * node, CUgraph graph, const CUgraphNode *deps, size_t n_deps, CUevent event)
+
+EVENT_CALL(event_record, find_to_use, , cuEventRecord, (CUevent event, CUstream stream),
+	   (event, stream))
+EVENT_CALL(event_record_ptsz, find_to_use, , cuEventRecord_ptsz, (CUevent event, CUstream stream),
+	   (event, stream))
+EVENT_CALL(event_record_flags, find_to_use, , cuEventRecordWithFlags,
+	   (CUevent event, CUstream stream, unsigned int flags), (event, stream, flags))
+EVENT_CALL(event_record_flags_ptsz, find_to_use, , cuEventRecordWithFlags_ptsz,
+	   (CUevent event, CUstream stream, unsigned int flags), (event, stream, flags))
+EVENT_CALL(event_record_context, find_to_use, , cuCtxRecordEvent, (CUcontext ctx, CUevent event),
+	   (ctx, event))
+EVENT_CALL(event_record_green, find_to_use, , cuGreenCtxRecordEvent, (void *ctx, CUevent event),
+	   (ctx, event))
+EVENT_CALL(event_wait, find_to_use, after_find, cuStreamWaitEvent,
+	   (CUstream stream, CUevent event, unsigned int flags), (stream, event, flags))
+EVENT_CALL(event_wait_ptsz, find_to_use, after_find, cuStreamWaitEvent_ptsz,
+	   (CUstream stream, CUevent event, unsigned int flags), (stream, event, flags))
+EVENT_CALL(event_wait_context, find_to_use, after_find, cuCtxWaitEvent,
+	   (CUcontext ctx, CUevent event), (ctx, event))
+EVENT_CALL(event_wait_green, find_to_use, after_find, cuGreenCtxWaitEvent,
+	   (void *ctx, CUevent event), (ctx, event))
+EVENT_CALL(event_query, find_now, after_find, cuEventQuery, (CUevent event), (event))
+EVENT_CALL(event_synchronize, find_now, after_find, cuEventSynchronize, (CUevent event), (event))
+EVENT_CALL(event_add_record, find_to_keep, , cuGraphAddEventRecordNode, ADD_NODE,
+	   (node, graph, deps, n_deps, event))
+EVENT_CALL(event_add_wait, find_to_keep, , cuGraphAddEventWaitNode, ADD_NODE,
+	   (node, graph, deps, n_deps, event))
+EVENT_CALL(event_set_record, find_to_keep, , cuGraphEventRecordNodeSetEvent,
+	   (CUgraphNode node, CUevent event), (node, event))
+EVENT_CALL(event_set_wait, find_to_keep, , cuGraphEventWaitNodeSetEvent,
+	   (CUgraphNode node, CUevent event), (node, event))
+EVENT_CALL(event_exec_record, find_to_keep, , cuGraphExecEventRecordNodeSetEvent,
+	   (CUgraphExec exec, CUgraphNode node, CUevent event), (exec, node, event))
+EVENT_CALL(event_exec_wait, find_to_keep, , cuGraphExecEventWaitNodeSetEvent,
+	   (CUgraphExec exec, CUgraphNode node, CUevent event), (exec, node, event))

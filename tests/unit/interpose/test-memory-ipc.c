@@ -129,6 +129,35 @@ static void give_event(int peer)
 	await(peer);
 }
 
+/* The driver gives names of events that were closed anew; the program is not to have one for two events. */
+static void make_others(const CUevent *event, const CUevent *again)
+{
+	CUevent others[64];
+
+	for (int i = 0; i < 64; i++) {
+		CHECK(!cuEventCreate(&others[i], CU_EVENT_DISABLE_TIMING));
+		CHECK(others[i] != *event && others[i] != *again);
+	}
+	for (int i = 0; i < 64; i++)
+		CHECK(!cuEventDestroy_v2(others[i]));
+}
+
+/* What is noted where a graph takes it in; the simulated driver has no such nodes. */
+static void stays_in_a_graph(CUipcEventHandle handle)
+{
+	CUevent event;
+	CUstream stream;
+	CUgraph graph;
+
+	CHECK(!cuIpcOpenEventHandle(&event, handle) && !shares());
+	CHECK(!cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+	CHECK(!cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+	cuStreamWaitEvent(stream, event, 0);
+	cuStreamEndCapture(stream, &graph);
+	CHECK(shares());
+	CHECK(!cuStreamDestroy_v2(stream) && !cuEventDestroy_v2(event) && !shares());
+}
+
 static void take_event(int peer)
 {
 	CUipcEventHandle handle, none;
@@ -138,19 +167,34 @@ static void take_event(int peer)
 	CHECK(cuIpcOpenEventHandle(NULL, handle) == CUDA_ERROR_INVALID_VALUE);
 	for (int i = 0; i < 2; i++) {
 		CHECK(!cuIpcOpenEventHandle(&event, handle));
-		CHECK(shares());
+		CHECK(!shares());
 		CHECK(!cuStreamWaitEvent(NULL, event, 0) && !cuEventSynchronize(event));
 		CHECK(!cuEventDestroy_v2(event));
-		CHECK(!shares());
 	}
-	/* One of a context that goes is no obstacle any more. */
 	CHECK(!cuIpcOpenEventHandle(&event, handle) && !cuIpcOpenEventHandle(&again, handle));
-	CHECK(!cuEventDestroy_v2(event) && shares());
+	for (int i = 0; i < 2; i++) {
+		agent_cycle();
+		make_others(&event, &again);
+		CHECK(!cuStreamWaitEvent(NULL, event, 0) && !cuEventSynchronize(event));
+		CHECK(!cuEventRecord(event, NULL) && !cuEventSynchronize(event) &&
+		      !cuEventQuery(event));
+		CHECK(cuIpcGetEventHandle(&none, event) == CUDA_ERROR_INVALID_HANDLE);
+	}
+	/* One is closed while it is away, the other once it is back. */
+	agent_cycle();
+	CHECK(!cuEventDestroy_v2(again) && !cuEventSynchronize(event) && !cuEventDestroy_v2(event));
+	CHECK(cuEventDestroy_v2(event) == CUDA_ERROR_INVALID_HANDLE);
+	stays_in_a_graph(handle);
+	CHECK(!cuIpcOpenEventHandle(&event, handle));
+	agent_cycle();
 	pass(peer);
 	await(peer);
 	CHECK(cuIpcOpenEventHandle(&event, handle) == CUDA_ERROR_INVALID_VALUE);
 	memset(&none, 7, sizeof(none));
 	CHECK(cuIpcOpenEventHandle(&event, none) == CUDA_ERROR_INVALID_VALUE);
+	/* Its maker has destroyed it: there is nothing to wait for, and nobody to tell. */
+	CHECK(!cuStreamWaitEvent(NULL, event, 0) && !cuEventSynchronize(event));
+	CHECK(cuEventRecord(event, NULL) == CUDA_ERROR_INVALID_HANDLE);
 	CHECK(!cuDevicePrimaryCtxReset_v2(0));
 	CHECK(!shares());
 	pass(peer);
