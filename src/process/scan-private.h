@@ -79,6 +79,7 @@ void scan_limits(struct scan *s);
 void scan_ended(struct scan *s);
 void scan_sealed(struct scan *s);
 void scan_special_timers(struct scan *s);
+void scan_pressure(struct scan *s);
 void scan_huge_memory(struct scan *s);
 void scan_threads(struct scan *s);
 void scan_watches(struct scan *s);

@@ -545,6 +545,32 @@ void scan_special_timers(struct scan *s)
 				   s->fds[i].fd);
 }
 
+static bool is_of_pressure(const char *path)
+{
+	static const char proc[] = "/proc/pressure/", group[] = "/sys/fs/cgroup/",
+			  end[] = ".pressure";
+	const size_t len = strlen(path);
+
+	return !strncmp(path, proc, strlen(proc)) ||
+	       (!strncmp(path, group, strlen(group)) && len > strlen(end) &&
+		!strcmp(path + len - strlen(end), end));
+}
+
+/* What was written to such a file the kernel shows to nobody. It is opened again without, and looks as if there were an alarm all
+ * the time. */
+void scan_pressure(struct scan *s)
+{
+	for (size_t i = 0; i < s->n_fds; i++)
+		if (s->fds[i].flags >= 0 && (s->fds[i].flags & O_ACCMODE) != O_RDONLY &&
+		    is_of_pressure(s->fds[i].target))
+			scan_found(s, SCAN_SUSPECT, s->fds[i].process, "pressure",
+				   "end what watches it before the checkpoint; suspend and resume "
+				   "work",
+				   "waits for the kernel to say that memory, CPU or I/O is short "
+				   "(%s, fd %d), which a restore does not bring back",
+				   s->fds[i].target, s->fds[i].fd);
+}
+
 /* CRIU takes such a file for what it is only where it has got a page of that size to look at. */
 void scan_huge_memory(struct scan *s)
 {

@@ -1059,6 +1059,7 @@ static const struct {
 	{ "watches", SCAN_CRIU, scan_watches },
 	{ "huge memory", SCAN_CRIU, scan_huge_memory },
 	{ "timers that wake", SCAN_CRIU, scan_special_timers },
+	{ "alarms of pressure", SCAN_CRIU, scan_pressure },
 	{ "threads", SCAN_CRIU, scan_threads },
 	{ "what processes share", SCAN_CRIU, scan_shared },
 	{ "limits", SCAN_CRIU, scan_limits },

@@ -456,6 +456,19 @@ static bool usual_timer(void)
 	return timerfd_create(CLOCK_BOOTTIME, 0) >= 0;
 }
 
+static bool alarm_of_pressure(void)
+{
+	static const char alarm[] = "some 500000 2000000"; /* us; what a user may ask for */
+	int fd = open("/proc/pressure/memory", O_RDWR);
+
+	return fd >= 0 && write(fd, alarm, sizeof(alarm)) == sizeof(alarm);
+}
+
+static bool reader_of_pressure(void)
+{
+	return open("/proc/pressure/memory", O_RDONLY) >= 0;
+}
+
 static bool huge_memfd(void)
 {
 	auto_free char *text = NULL;
@@ -528,6 +541,8 @@ static const struct one {
 	NOTHING(shares_its_files),
 	REFUSED(alarm_timer, "timer-that-wakes", "that wakes the machine"),
 	NOTHING(usual_timer),
+	ASKED(alarm_of_pressure, "pressure", "(/proc/pressure/memory, fd "),
+	NOTHING(reader_of_pressure),
 	REFUSED(huge_memfd, "huge-memfd", "has a memfd of huge pages"),
 	REFUSED(other_ids, "limits", "its limits cannot be read"),
 	NOTHING(listens),
