@@ -35,16 +35,21 @@ static int32_t inner_number(pid_t tid)
 	return atoi(strrchr(line, '\t') + 1);
 }
 
-/* A restored process has that of the shim. */
+static int64_t keyring_of(pid_t pid, int32_t which)
+{
+	int64_t its = 0;
+	int r = tracee_call(pid, SYS_keyctl, KEYCTL_GET_KEYRING_ID, (uint64_t)(int64_t)which, &its);
+
+	return r == 0 ? its : 0;
+}
+
+/* A restored process has that of the shim. One that has none is given that of its user where it asks for it. */
 static bool has_other_keyring(pid_t pid)
 {
 	const long own = syscall(SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 0);
-	int64_t its = 0;
+	const int64_t its = own > 0 ? keyring_of(pid, KEY_SPEC_SESSION_KEYRING) : 0;
 
-	return own > 0 &&
-	       tracee_call(pid, SYS_keyctl, KEYCTL_GET_KEYRING_ID,
-			   (uint64_t)(int64_t)KEY_SPEC_SESSION_KEYRING, &its) == 0 &&
-	       its > 0 && its != own;
+	return its > 0 && its != own && its != keyring_of(pid, KEY_SPEC_USER_SESSION_KEYRING);
 }
 
 static bool is_told_to_us(pid_t tid)
