@@ -107,6 +107,8 @@ def pair(size):
     a = socket.socket()
     for s in (l, a) if size else (): s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
     a.connect(l.getsockname()); b = l.accept()[0]
+    # A job that is killed leaves no port for a minute in which it cannot come back.
+    for s in (a, b): s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return a, b
 def busy(a, b):
     # The kernel makes the buffers larger.
@@ -146,6 +148,7 @@ while True:
             got[i] = got[i][32000:]; read[i] += 1
     fill()
     assert mine[2].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) in sizes, "ERR another size"
+    assert all(s.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)[0] for s in mine), "ERR another way to close"
     if child and sum(read) > before:
         assert os.waitpid(child, os.WNOHANG) == (0, 0), "ERR the other has ended"
         step += 1
