@@ -157,6 +157,35 @@ def one_that_failed_is_restored_and_one_that_is_done_runs_anew(bed):
 
 
 @case
+def one_whose_store_is_not_there_does_not_begin_anew(bed):
+    """As where its file system is not mounted yet, or a link leads nowhere."""
+    service = Service(bed)
+    service.start()
+    job = service.running()
+    log = bed.log(job["id"])
+    log.goes_on()
+    expect(service.stop() == 0 and service.end() == 0, "it did not stop well")
+    away = bed.store() + ".away"
+    os.rename(bed.store(), away)
+    for target in (None, os.path.join(bed.dir, "nowhere")):
+        if target:
+            os.symlink(target, bed.store())
+        service.start()
+        expect(service.end() not in (0, None), "it was started")
+        expect(service.job()["id"] == job["id"] and service.job()["state"] == "checkpointed", f"{service.job()}")
+    expect("No such file or directory" in read_text(service.journal), "nothing says why")
+    os.unlink(bed.store())
+    os.rename(away, bed.store())
+    before = log.last_step()
+    service.start()
+    expect(service.running()["id"] == job["id"], "it is another job")
+    log.goes_on()
+    expect(log.last_step() > before, "it began anew")
+    bed.ok("kill", job["id"])
+    service.end()
+
+
+@case
 def units_are_valid(bed):
     if not shutil.which("systemd-analyze"):
         raise Skipped("systemd-analyze is not installed")
