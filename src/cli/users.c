@@ -471,18 +471,37 @@ static int list_places(struct places *all, json_t *parameters, struct brumate_er
 	return r;
 }
 
+/* A user may have copied a record: of those with one id, one is a job. */
+static int add_jobs(json_t *jobs, json_t *seen, const struct place *p)
+{
+	json_t *job;
+	size_t i;
+
+	json_array_foreach (p->jobs, i, job) {
+		auto_free char *key = path_format("%u/%s", (unsigned)p->uid, text_of(job, "id"));
+
+		if (!key)
+			return -ENOMEM;
+		if (json_object_get(seen, key))
+			continue;
+		if (json_object_set_new(seen, key, json_true()) < 0 ||
+		    json_array_append(jobs, job) < 0)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
 int users_list(json_t **ret, json_t *parameters, struct brumate_error *err)
 {
 	auto_(places_fini) struct places all = { 0 };
-	auto_json json_t *jobs = json_array();
+	auto_json json_t *jobs = json_array(), *seen = json_object();
 	int r = list_places(&all, parameters, err);
 
 	if (r < 0)
 		return r;
-	for (size_t i = 0; i < all.n; i++)
-		if (all.items[i].jobs)
-			json_array_extend(jobs, all.items[i].jobs);
-	*ret = json_pack("{s:O}", "jobs", jobs);
+	for (size_t i = 0; r == 0 && i < all.n; i++)
+		r = add_jobs(jobs, seen, &all.items[i]);
+	*ret = r == 0 ? json_pack("{s:O}", "jobs", jobs) : NULL;
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 

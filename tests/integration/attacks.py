@@ -12,7 +12,7 @@ import subprocess
 import time
 
 from as_root import as_root, env_of_root, needs_root, ok
-from cases import MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run
+from cases import MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
 
 
 PLACES = 1024  # of users, that root looks at: USERS_MAX of src/cli/users.c
@@ -81,6 +81,30 @@ def huge_records(bed):
         expect(done.peak < 512 * MIB, f"it took {done.peak // MIB} MiB")
         log.goes_on()
         run(["find", jobs, "-name", "0000*", "-prune", "-exec", "rm", "-rf", "{}", "+"])
+
+
+@case
+@as_user
+def a_job_that_is_there_twice(bed):
+    """Two records of one id, in one instance and in two: each series of root's metrics is there once, or Prometheus takes none."""
+    needs_root()
+    job, log = bed.counter(name="train", mib=4)
+    state = bed.own["BRUMATE_STATE_DIR"]
+    planted = os.path.join(state, "jobs", "00000000")
+    elsewhere = os.path.join(bed.dir, "elsewhere")
+    for to in (planted, os.path.join(elsewhere, "jobs", job)):
+        shutil.copytree(os.path.join(state, "jobs", job), to, ignore=shutil.ignore_patterns("*.sock"))
+        run(["chown", "-R", str(bed.uid), elsewhere, planted])
+    program = shutil.copy("/bin/sleep", os.path.join(bed.dir, "brumate-shim"))
+    second = bed.start(["env", f"BRUMATE_STATE_DIR={elsewhere}", program, "600"], "second")
+    wait_until(lambda: read_text(f"/proc/{second.pid}/comm") == "brumate-shim\n", "its name")
+    text = ok(as_root(bed, "metrics", "--all-users")).out
+    shutil.rmtree(planted)
+    series = [line.rsplit(" ", 1)[0] for line in text.splitlines() if not line.startswith("#")]
+    expect(any(job in one for one in series), "the job is not there: this test proves nothing")
+    twice = [one for one in series if series.count(one) > 1]
+    expect(not twice, f"twice: {twice[:3]}")
+    log.goes_on()
 
 
 # What a job of his gets of root's.
