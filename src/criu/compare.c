@@ -72,7 +72,7 @@ struct comparing {
 	/* the process that is looked at */
 	pid_t pid;
 	int dir_fd; /* /proc/PID */
-	CriuImage__Memory *memory;
+	const CriuImage__Memory *memory;
 	uint64_t *shared; /* owned; memory that was compared already */
 	size_t n_shared;
 	struct kernel_area *areas; /* owned */
@@ -95,11 +95,18 @@ static int read_image(const struct comparing *c, const char *name, char **ret, s
 	return r < 0 && r != -ENOENT ? brumate_fail(err, -r, "CRIU's image %s: %m", name) : r;
 }
 
-typedef int (*entry_fn)(struct comparing *c, const struct criu_entries *entry,
-			struct brumate_error *err);
+/* -EINVAL: the image is damaged. */
+typedef int (*message_fn)(struct comparing *c, const void *message, struct brumate_error *err);
 
-/* Calls @fn for each entry of an image, of which there may be none. */
-static int each_entry(struct comparing *c, const char *name, uint32_t magic, entry_fn fn,
+/* An image, and what is done with each of its entries, which are messages of one type. */
+struct part {
+	uint32_t magic;
+	const ProtobufCMessageDescriptor *type;
+	message_fn fn;
+};
+
+/* Of an image there may be none. */
+static int each_entry(struct comparing *c, const char *name, const struct part *part,
 		      struct brumate_error *err)
 {
 	auto_free char *text = NULL;
@@ -109,23 +116,28 @@ static int each_entry(struct comparing *c, const char *name, uint32_t magic, ent
 
 	if (r < 0)
 		return r == -ENOENT ? 0 : r;
-	if (criu_entries_open(&image, text, len, CRIU_MAGIC_IMAGE, magic) < 0)
+	if (criu_entries_open(&image, text, len, CRIU_MAGIC_IMAGE, part->magic) < 0)
 		return fail_damaged(err, name);
 	while ((r = criu_entries_next(&image, &entry)) > 0) {
-		r = fn(c, &entry, err);
+		ProtobufCMessage *m =
+			protobuf_c_message_unpack(part->type, NULL, entry.left, entry.p);
+
+		r = m ? part->fn(c, m, err) : -EINVAL;
+		if (m)
+			protobuf_c_message_free_unpacked(m, NULL);
 		if (r < 0)
 			return r == -EINVAL ? fail_damaged(err, name) : r;
 	}
 	return r < 0 ? fail_damaged(err, name) : 0;
 }
 
-static int each_of_process(struct comparing *c, const char *kind, uint32_t magic, entry_fn fn,
+static int each_of_process(struct comparing *c, const char *kind, const struct part *part,
 			   struct brumate_error *err)
 {
 	char name[64];
 
 	snprintf(name, sizeof(name), "%s-%d.img", kind, c->pid);
-	return each_entry(c, name, magic, fn, err);
+	return each_entry(c, name, part, err);
 }
 
 #define UNPACK(message, entry) criu_image__##message##__unpack(NULL, (entry)->left, (entry)->p)
@@ -144,21 +156,6 @@ static int differs(const struct comparing *c, struct brumate_error *err, const c
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	return brumate_fail(err, EBADMSG, "process %d: %s", c->pid, text);
-}
-
-static void tell(const struct comparing *c, const char *fmt, ...)
-	__attribute__((format(printf, 2, 3)));
-
-static void tell(const struct comparing *c, const char *fmt, ...)
-{
-	char text[512];
-	va_list ap;
-	int n = snprintf(text, sizeof(text), "process %d: ", c->pid);
-
-	va_start(ap, fmt);
-	vsnprintf(text + n, sizeof(text) - (size_t)n, fmt, ap);
-	va_end(ap);
-	c->what->tell(c->what->arg, text);
 }
 
 static int fail_look(const struct comparing *c, int code, const char *name,
@@ -214,13 +211,14 @@ static struct file *find_file(const struct comparing *c, uint32_t type, uint32_t
 	return c->n_files ? bsearch(&key, c->files, c->n_files, sizeof(key), by_type_and_id) : NULL;
 }
 
-static int add_file(struct comparing *c, const CriuImage__File *m)
+static int add_file(struct comparing *c, const void *message, struct brumate_error *err)
 {
+	const CriuImage__File *m = message;
 	struct file *files = array_room(c->files, c->n_files, sizeof(*files));
 	struct file f = { .type = m->type, .id = m->id };
 
 	if (!files)
-		return -ENOMEM;
+		return brumate_fail(err, ENOMEM, "%m");
 	c->files = files;
 	if (m->regular) {
 		f.path = strndup((const char *)m->regular->name.data, m->regular->name.len);
@@ -228,43 +226,33 @@ static int add_file(struct comparing *c, const CriuImage__File *m)
 		f.mode = m->regular->mode;
 		f.position = m->regular->position;
 		if (!f.path)
-			return -ENOMEM;
+			return brumate_fail(err, ENOMEM, "%m");
 	}
 	files[c->n_files++] = f;
 	return 0;
 }
 
-static int on_file(struct comparing *c, const struct criu_entries *entry, struct brumate_error *err)
+static int mark_remapped(struct comparing *c, const void *message, struct brumate_error *err)
 {
-	CriuImage__File *m = UNPACK(file, entry);
-	int r = m ? add_file(c, m) : -EINVAL;
-
-	if (m)
-		criu_image__file__free_unpacked(m, NULL);
-	return r == -ENOMEM ? brumate_fail(err, ENOMEM, "%m") : r;
-}
-
-static int on_remap(struct comparing *c, const struct criu_entries *entry,
-		    struct brumate_error *err)
-{
-	CriuImage__RemappedPath *m = UNPACK(remapped_path, entry);
-	struct file *f = m ? find_file(c, TYPE_REGULAR, m->file_id) : NULL;
+	const CriuImage__RemappedPath *m = message;
+	struct file *f = find_file(c, TYPE_REGULAR, m->file_id);
 
 	if (f)
 		f->is_remapped = true;
-	if (!m)
-		return -EINVAL;
-	criu_image__remapped_path__free_unpacked(m, NULL);
 	return 0;
 }
 
+static const struct part all_files = { CRIU_MAGIC_FILES, &criu_image__file__descriptor, add_file },
+			 remapped = { CRIU_MAGIC_REMAP_FPATH,
+				      &criu_image__remapped_path__descriptor, mark_remapped };
+
 static int read_files(struct comparing *c, struct brumate_error *err)
 {
-	int r = each_entry(c, "files.img", CRIU_MAGIC_FILES, on_file, err);
+	int r = each_entry(c, "files.img", &all_files, err);
 
 	if (r == 0 && c->n_files)
 		qsort(c->files, c->n_files, sizeof(*c->files), by_type_and_id);
-	return r < 0 ? r : each_entry(c, "remap-fpath.img", CRIU_MAGIC_REMAP_FPATH, on_remap, err);
+	return r < 0 ? r : each_entry(c, "remap-fpath.img", &remapped, err);
 }
 
 /* ---- descriptors ---- */
@@ -318,9 +306,9 @@ static int compare_regular(const struct comparing *c, uint32_t fd, const struct 
 	return 0;
 }
 
-static int compare_descriptor(struct comparing *c, const CriuImage__Descriptor *d,
-			      struct brumate_error *err)
+static int compare_descriptor(struct comparing *c, const void *message, struct brumate_error *err)
 {
+	const CriuImage__Descriptor *d = message;
 	const size_t n_names = sizeof(names_of_types) / sizeof(names_of_types[0]);
 	const struct file *f = find_file(c, d->type, d->id);
 	auto_free char *info = NULL;
@@ -349,17 +337,8 @@ static int compare_descriptor(struct comparing *c, const CriuImage__Descriptor *
 	return f->path ? compare_regular(c, d->fd, f, link, info, err) : 0;
 }
 
-/* The descriptors of a table, as many as there are. */
-static int on_descriptor(struct comparing *c, const struct criu_entries *entry,
-			 struct brumate_error *err)
-{
-	CriuImage__Descriptor *m = UNPACK(descriptor, entry);
-	int r = m ? compare_descriptor(c, m, err) : -EINVAL;
-
-	if (m)
-		criu_image__descriptor__free_unpacked(m, NULL);
-	return r;
-}
+static const struct part descriptors = { CRIU_MAGIC_FDINFO, &criu_image__descriptor__descriptor,
+					 compare_descriptor };
 
 static int count_entries(int dir_fd, const char *name, size_t *ret)
 {
@@ -375,14 +354,18 @@ static int count_entries(int dir_fd, const char *name, size_t *ret)
 	return r;
 }
 
-static int compare_table(struct comparing *c, uint32_t id, struct brumate_error *err)
+/* As many descriptors as there are. */
+static int compare_table(struct comparing *c, const void *message, struct brumate_error *err)
 {
+	const CriuImage__KernelIds *m = message;
 	uint64_t before = c->done.descriptors;
 	char name[64];
 	size_t n;
 
-	snprintf(name, sizeof(name), "fdinfo-%" PRIu32 ".img", id);
-	int r = each_entry(c, name, CRIU_MAGIC_FDINFO, on_descriptor, err);
+	if (!m->has_files_id)
+		return 0;
+	snprintf(name, sizeof(name), "fdinfo-%" PRIu32 ".img", m->files_id);
+	int r = each_entry(c, name, &descriptors, err);
 	if (r < 0)
 		return r;
 	if ((r = count_entries(c->dir_fd, "fd", &n)) < 0)
@@ -393,15 +376,8 @@ static int compare_table(struct comparing *c, uint32_t id, struct brumate_error 
 	return 0;
 }
 
-static int on_ids(struct comparing *c, const struct criu_entries *entry, struct brumate_error *err)
-{
-	CriuImage__KernelIds *m = UNPACK(kernel_ids, entry);
-	int r = !m ? -EINVAL : m->has_files_id ? compare_table(c, m->files_id, err) : 0;
-
-	if (m)
-		criu_image__kernel_ids__free_unpacked(m, NULL);
-	return r;
-}
+static const struct part tables = { CRIU_MAGIC_IDS, &criu_image__kernel_ids__descriptor,
+				    compare_table };
 
 /* ---- mappings ---- */
 
@@ -805,9 +781,6 @@ static int compare_scheduling(const struct comparing *c, pid_t tid,
 			       was->nice);
 	if (!was->has_policy)
 		return 0;
-	if (was->policy & SCHED_RESET_ON_FORK)
-		tell(c, "thread %d comes back without SCHED_RESET_ON_FORK, which CRIU does not set",
-		     tid);
 	uint32_t policy = was->policy & ~(uint32_t)SCHED_RESET_ON_FORK;
 	if (policy != (uint32_t)is.policy ||
 	    (was->has_priority && was->priority != (uint32_t)is.priority))
@@ -953,29 +926,12 @@ static int compare_comm(const struct comparing *c, const CriuImage__TaskCore *wa
 		       (char *)was->comm.data);
 }
 
-/* CRIU 4.2 reads the kernel's hexadecimal digits as decimal ones. */
-static bool is_personality(const char *text, uint32_t was)
-{
-	char digits[16];
-
-	snprintf(digits, sizeof(digits), "%" PRIu32, was);
-	return strtoul(text, NULL, 16) == was ||
-	       strtoul(text, NULL, 16) == strtoul(digits, NULL, 16);
-}
-
 static int compare_task(struct comparing *c, const CriuImage__TaskCore *was, const char *status,
 			struct brumate_error *err)
 {
-	auto_free char *oom = NULL, *personality = NULL;
+	auto_free char *oom = NULL;
 	int r = compare_comm(c, was, err);
 
-	if (r == 0)
-		r = read_proc(c, "personality", &personality, err);
-	if (r == 0 && was->has_personality && !is_personality(personality, was->personality))
-		tell(c,
-		     "comes back with the personality %.8s, and had another, which CRIU does not "
-		     "set",
-		     personality);
 	if (r == 0)
 		r = compare_actions(c, was, status, err);
 	if (r == 0)
@@ -1090,12 +1046,11 @@ static int compare_link(const struct comparing *c, const char *name, uint32_t id
 	return differs(c, err, "its %s is %s, and was %s", name, link, f->path);
 }
 
-static int on_directories(struct comparing *c, const struct criu_entries *entry,
-			  struct brumate_error *err)
+static int compare_directories(struct comparing *c, const void *message, struct brumate_error *err)
 {
-	CriuImage__Directories *m = UNPACK(directories, entry);
+	const CriuImage__Directories *m = message;
 	auto_free char *status = NULL;
-	int r = m ? compare_link(c, "cwd", m->cwd_id, false, err) : -EINVAL;
+	int r = compare_link(c, "cwd", m->cwd_id, false, err);
 
 	if (r == 0)
 		r = compare_link(c, "root", m->root_id, false, err);
@@ -1104,27 +1059,24 @@ static int on_directories(struct comparing *c, const struct criu_entries *entry,
 	if (r == 0 && m->has_umask && number_of(status, "Umask", 8) != m->umask)
 		r = differs(c, err, "has the umask %" PRIo64 ", and had %" PRIo32,
 			    number_of(status, "Umask", 8), m->umask);
-	if (m)
-		criu_image__directories__free_unpacked(m, NULL);
 	return r;
 }
 
 /* A copy of one of our own programs has another path. */
-static int on_memory(struct comparing *c, const struct criu_entries *entry,
-		     struct brumate_error *err)
+static int compare_memory(struct comparing *c, const void *message, struct brumate_error *err)
 {
-	c->memory = UNPACK(memory, entry);
-	int r = c->memory ? compare_link(c, "exe", c->memory->executable_id, true, err) : -EINVAL;
+	c->memory = message;
+	int r = compare_link(c, "exe", c->memory->executable_id, true, err);
 
 	if (r == 0)
 		r = compare_mappings(c, err);
-	if (r == 0)
-		r = compare_pages(c, err);
-	if (c->memory)
-		criu_image__memory__free_unpacked(c->memory, NULL);
-	c->memory = NULL;
-	return r;
+	return r < 0 ? r : compare_pages(c, err);
 }
+
+static const struct part memory = { CRIU_MAGIC_MM, &criu_image__memory__descriptor,
+				    compare_memory },
+			 directories = { CRIU_MAGIC_FS, &criu_image__directories__descriptor,
+					 compare_directories };
 
 /* ---- processes ---- */
 
@@ -1163,10 +1115,10 @@ static int compare_living(struct comparing *c, const struct criu_image_process *
 	int r = compare_threads(c, p, err);
 
 	if (r == 0)
-		r = each_of_process(c, "mm", CRIU_MAGIC_MM, on_memory, err);
+		r = each_of_process(c, "mm", &memory, err);
 	if (r == 0)
-		r = each_of_process(c, "fs", CRIU_MAGIC_FS, on_directories, err);
-	return r < 0 ? r : each_of_process(c, "ids", CRIU_MAGIC_IDS, on_ids, err);
+		r = each_of_process(c, "fs", &directories, err);
+	return r < 0 ? r : each_of_process(c, "ids", &tables, err);
 }
 
 static int compare_process(struct comparing *c, const struct criu_image_process *p,

@@ -25,9 +25,6 @@ struct criu_comparing {
 	/* Files that others took the place of, as criu_inherit has them: of these the descriptor alone is compared. */
 	const char *const *replaced;
 	size_t n_replaced;
-	/* Gets what CRIU cannot set, which is no failure. */
-	void (*tell)(void *arg, const char *text);
-	void *arg;
 	bool groups_are_masked; /* criu_mask_groups(): the processes have ours, and those were looked at before */
 };
 

@@ -501,13 +501,6 @@ static int fill_memory(struct rehearsing *h, struct brumate_error *err)
 	return r;
 }
 
-static void tell(void *arg, const char *text)
-{
-	struct rehearsing *h = arg;
-
-	progress_note(&h->op->progress, "%s", text);
-}
-
 static int compare(struct rehearsing *h, struct brumate_error *err)
 {
 	const struct manifest *m = &h->op->restore.image.manifest;
@@ -522,8 +515,6 @@ static int compare(struct rehearsing *h, struct brumate_error *err)
 		.init = h->apart.init.pid,
 		.replaced = replaced,
 		.n_replaced = m->n_externals,
-		.tell = tell,
-		.arg = h,
 		.groups_are_masked = h->groups_are_masked,
 	};
 	return criu_compare(&h->result->compared, &what, err);
