@@ -207,31 +207,34 @@ static bool has_process(const struct proc_tree *tree, pid_t pid)
 	return false;
 }
 
+static int refuse_process(struct scan_report *report, const struct proc_info *p, const char *what,
+			  const char *why, const char *hint)
+{
+	struct scan_finding f = { .level = SCAN_REFUSE, .scope = SCAN_CRIU, .pid = p->id.pid };
+
+	snprintf(f.what, sizeof(f.what), "%s", what);
+	snprintf(f.text, sizeof(f.text), "process %d (%s): %s", p->id.pid, p->comm, why);
+	snprintf(f.hint, sizeof(f.hint), "suspend and resume work; %s", hint);
+	return scan_add(report, &f) < 0 ? -ENOMEM : 0;
+}
+
 /* CRIU makes the leader of such a session for a while. A child of the root loses its parent then, and would become a
  * child of the shim, as the root is not a subreaper yet. */
 static int scan_sessions(const struct op *op, struct scan_report *report)
 {
-	for (size_t i = 1; i < op->tree.n && reaper_is(op->tree.items[0].id); i++) {
-		const struct proc_info *p = &op->tree.items[i];
-		struct scan_finding f = { .level = SCAN_REFUSE,
-					  .scope = SCAN_CRIU,
-					  .pid = p->id.pid,
-					  .what = "session" };
+	int r = 0;
 
-		if (p->state == 'Z' || p->ppid != op->tree.items[0].id.pid ||
-		    has_process(&op->tree, p->sid))
-			continue;
-		snprintf(f.text, sizeof(f.text),
-			 "process %d (%s): its parent and the leader of its session have ended, "
-			 "CRIU "
-			 "cannot bring it back as a process of the job",
-			 p->id.pid, p->comm);
-		snprintf(f.hint, sizeof(f.hint),
-			 "suspend and resume work; started by `setsid -f` it can be saved");
-		if (scan_add(report, &f) < 0)
-			return -ENOMEM;
+	for (size_t i = 1; r == 0 && i < op->tree.n && reaper_is(op->tree.items[0].id); i++) {
+		const struct proc_info *p = &op->tree.items[i];
+
+		if (p->state != 'Z' && p->ppid == op->tree.items[0].id.pid &&
+		    !has_process(&op->tree, p->sid))
+			r = refuse_process(report, p, "session",
+					   "its parent and the leader of its session have ended, "
+					   "CRIU cannot bring it back as a process of the job",
+					   "started by `setsid -f` it can be saved");
 	}
-	return 0;
+	return r;
 }
 
 /* One whose other threads are killed is gone in a moment. */
@@ -250,25 +253,16 @@ static bool lost_its_leader(const struct proc_info *p)
 
 static int scan_leaders(const struct op *op, struct scan_report *report)
 {
-	for (size_t i = 0; i < op->tree.n; i++) {
-		const struct proc_info *p = &op->tree.items[i];
-		struct scan_finding f = {
-			.level = SCAN_REFUSE, .scope = SCAN_CRIU, .pid = p->id.pid, .what = "leader"
-		};
+	int r = 0;
 
-		if (!lost_its_leader(p))
-			continue;
-		snprintf(f.text, sizeof(f.text),
-			 "process %d (%s): its first thread has ended, and others run on, which "
-			 "CRIU cannot save",
-			 p->id.pid, p->comm);
-		snprintf(f.hint, sizeof(f.hint),
-			 "suspend and resume work; let the first thread wait for the others "
-			 "(pthread_join) in place of pthread_exit");
-		if (scan_add(report, &f) < 0)
-			return -ENOMEM;
-	}
-	return 0;
+	for (size_t i = 0; r == 0 && i < op->tree.n; i++)
+		if (lost_its_leader(&op->tree.items[i]))
+			r = refuse_process(report, &op->tree.items[i], "leader",
+					   "its first thread has ended, and others run on, which "
+					   "CRIU cannot save",
+					   "let the first thread wait for the others "
+					   "(pthread_join) in place of pthread_exit");
+	return r;
 }
 
 static int scan_driver_state(struct op *op, struct scan_report *report)
