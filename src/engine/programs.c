@@ -248,30 +248,6 @@ static int copy_out(const struct store_image *image, const struct manifest_file 
 	return r < 0 ? r : file_replace(AT_FDCWD, path, text, len, 0755);
 }
 
-/* The copy below the state directory, made where it is not there yet, as the job's processes see it. */
-static int open_copy(struct op *op, const char *root, const struct manifest_file *f,
-		     const char *name)
-{
-	char text[DIGEST_TEXT_BYTES];
-
-	digest_format(text, &f->digest);
-	auto_free char *dir = path_format("%s/" PROGRAMS_DIR "/%s", path_state_dir(), text);
-	auto_free char *path = dir ? path_format("%s/%s", dir, name) : NULL;
-	auto_free char *seen = path ? path_format("%s%s", root, path) : NULL;
-	if (!seen)
-		return -ENOMEM;
-	int fd = open_same(AT_FDCWD, seen, &f->digest);
-	for (int i = 0; fd == -ENOENT && i < SWEPT_MAX; i++) {
-		int r = mkdir_parents(dir, 0711);
-
-		if (r == 0)
-			r = copy_out(&op->restore.image, f, path);
-		/* A sweep may remove it before it is open. */
-		fd = r < 0 ? r : open_same(AT_FDCWD, seen, &f->digest);
-	}
-	return fd;
-}
-
 /* Writes it under another name first, so that another process finds all of it, or nothing. */
 static int write_program(const char *path, int copy_fd)
 {
@@ -293,7 +269,16 @@ static int write_program(const char *path, int copy_fd)
 	return r;
 }
 
-int programs_keep(const char *root, const char *name, const struct digest *digest, int copy_fd)
+/* What a copy is made of: of a file in an image, or of a descriptor. */
+struct original {
+	const struct store_image *image;
+	const struct manifest_file *file;
+	int fd;
+};
+
+/* The copy below the state directory, made where it is not there yet, as the job's processes see it. */
+static int open_copy(const char *root, const char *name, const struct digest *digest,
+		     const struct original *o)
 {
 	char text[DIGEST_TEXT_BYTES];
 
@@ -308,21 +293,28 @@ int programs_keep(const char *root, const char *name, const struct digest *diges
 		int r = mkdir_parents(dir, 0711);
 
 		if (r == 0)
-			r = write_program(path, copy_fd);
+			r = o->file ? copy_out(o->image, o->file, path)
+				    : write_program(path, o->fd);
 		/* A sweep may remove it before it is open. */
 		fd = r < 0 ? r : open_same(AT_FDCWD, seen, digest);
 	}
 	return fd;
 }
 
+int programs_keep(const char *root, const char *name, const struct digest *digest, int copy_fd)
+{
+	return open_copy(root, name, digest, &(struct original){ .fd = copy_fd });
+}
+
 static int replace_program(struct op *op, const char *root, const struct manifest_file *f,
 			   const char *path)
 {
+	const struct original o = { &op->restore.image, f, -1 };
 	auto_close int fd = open_same_as_owner(op->target, root, path, &f->digest);
 
 	if (fd >= 0)
 		return -EEXIST;
-	return fd == -ENOENT ? open_copy(op, root, f, basename(path)) : take_fd(&fd);
+	return fd == -ENOENT ? open_copy(root, basename(path), &f->digest, &o) : take_fd(&fd);
 }
 
 bool programs_are_kept(const struct manifest *m, const char *path)
