@@ -233,3 +233,11 @@ int digest_parse(struct digest *ret, const char *text)
 	*ret = d;
 	return 0;
 }
+
+size_t digest_hash(const struct digest *d)
+{
+	size_t h;
+
+	memcpy(&h, d, sizeof(h));
+	return h;
+}

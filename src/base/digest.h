@@ -64,3 +64,6 @@ void digest_format(char ret[static DIGEST_TEXT_BYTES], const struct digest *d);
 
 /** Parses the output of digest_format(). Returns 0 or -EBADMSG. Pure. */
 int digest_parse(struct digest *ret, const char *text);
+
+/** A number for tables of digests, which are as good as random. */
+size_t digest_hash(const struct digest *d);

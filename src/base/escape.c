@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,4 +115,21 @@ int text_unescape(char **ret, const char *escaped)
 		return -EBADMSG;
 	*ret = take_ptr(&raw);
 	return 0;
+}
+
+void text_unescape_octal(char *text)
+{
+	char *to = text;
+
+	for (const char *p = text; *p; to++) {
+		unsigned byte;
+
+		if (*p == '\\' && sscanf(p + 1, "%3o", &byte) == 1) {
+			*to = (char)byte;
+			p += 4;
+		} else {
+			*to = *p++;
+		}
+	}
+	*to = '\0';
 }

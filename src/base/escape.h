@@ -15,3 +15,6 @@ char *text_escape(const char *raw, size_t max_bytes);
 
 /** Reads what text_escape() wrote. Returns owned text in @ret; -EBADMSG for any other form. Pure. */
 int text_unescape(char **ret, const char *escaped);
+
+/** Reads in place what the kernel writes of paths in /proc: "\\040" for a space, and so on (proc_pid_mountinfo(5)). */
+void text_unescape_octal(char *text);

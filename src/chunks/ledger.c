@@ -38,18 +38,10 @@ int64_t ledger_add_parts(struct ledger *l, uint64_t n)
 	return (int64_t)first;
 }
 
-static size_t hash_of(const struct digest *d)
-{
-	size_t h;
-
-	memcpy(&h, d, sizeof(h));
-	return h;
-}
-
 /* The slot of the chunk, or the free one where it belongs. */
 static uint32_t *slot_of(const struct ledger *l, const struct digest *digest, uint32_t len_bytes)
 {
-	for (size_t i = hash_of(digest);; i++) {
+	for (size_t i = digest_hash(digest);; i++) {
 		uint32_t *slot = &l->slots[i & (l->n_slots - 1)];
 
 		if (!*slot)

@@ -103,14 +103,6 @@ static void read_tables(struct chunk_index *x)
 	x->n_images = kept;
 }
 
-static size_t hash_of(const struct digest *d)
-{
-	size_t h;
-
-	memcpy(&h, d, sizeof(h));
-	return h;
-}
-
 static const struct chunk_record *record_at(const struct chunk_index *x,
 					    const struct chunk_place *place)
 {
@@ -120,7 +112,7 @@ static const struct chunk_record *record_at(const struct chunk_index *x,
 static struct chunk_place *slot_of(const struct chunk_index *x, const struct digest *digest,
 				   uint32_t len_bytes)
 {
-	for (size_t i = hash_of(digest);; i++) {
+	for (size_t i = digest_hash(digest);; i++) {
 		struct chunk_place *slot = &x->slots[i & (x->n_slots - 1)];
 
 		if (slot->image == UINT32_MAX)

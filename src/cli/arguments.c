@@ -607,6 +607,12 @@ int add_path(json_t *parameters, const char *key, const char *path, struct bruma
 	return add_string(parameters, key, absolute, err);
 }
 
+int add_operand(json_t *parameters, const char *key, const char *word, struct brumate_error *err)
+{
+	return strchr(word, '/') ? add_path(parameters, key, word, err)
+				 : add_string(parameters, key, word, err);
+}
+
 /* The key is read here, as the user who calls. */
 static int add_key(json_t *parameters, const char *key_name, const char *path,
 		   struct brumate_error *err)

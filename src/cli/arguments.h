@@ -73,6 +73,9 @@ int add_gpu(json_t *parameters, const struct invocation *in, struct brumate_erro
 /** --dir and the like, made absolute. */
 int add_path(json_t *parameters, const char *key, const char *path, struct brumate_error *err);
 
+/** Adds what names a checkpoint or job: a path where there is a slash in it, or else a word. */
+int add_operand(json_t *parameters, const char *key, const char *word, struct brumate_error *err);
+
 /** The job that is meant: exactly one of the operand and --pid. */
 int add_target(json_t *parameters, const struct invocation *in, struct brumate_error *err);
 

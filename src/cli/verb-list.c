@@ -788,8 +788,7 @@ int verb_inspect(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object(), *reply = NULL;
 	const char *word = in->operands[0], *kind = NULL;
-	int r = strchr(word, '/') ? add_path(parameters, "what", word, err)
-				  : add_string(parameters, "what", word, err);
+	int r = add_operand(parameters, "what", word, err);
 
 	if (r == 0)
 		r = get_kind(&kind, in, err);
@@ -995,18 +994,13 @@ static void print_differences(json_t *reply)
 	print_chunks(differences);
 }
 
-static int add_side(json_t *p, const char *key, const char *word, struct brumate_error *err)
-{
-	return strchr(word, '/') ? add_path(p, key, word, err) : add_string(p, key, word, err);
-}
-
 int verb_diff(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
-	int r = add_side(p, "from", in->operands[0], err);
+	int r = add_operand(p, "from", in->operands[0], err);
 
 	if (r == 0)
-		r = add_side(p, "to", in->operands[1], err);
+		r = add_operand(p, "to", in->operands[1], err);
 	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);
 	if (r == 0)

@@ -84,7 +84,7 @@ static int add_checkpoint(json_t *p, const char *key, const struct invocation *i
 			  struct brumate_error *err)
 {
 	const char *word = in->operands[0];
-	int r = strchr(word, '/') ? add_path(p, key, word, err) : add_string(p, key, word, err);
+	int r = add_operand(p, key, word, err);
 
 	return r < 0 ? r : add_path(p, "dir", in->values[OPT_DIR], err);
 }

@@ -391,8 +391,7 @@ static int pack_image(json_t *p, const struct invocation *in, struct brumate_err
 	}
 	if (r < 0)
 		return r;
-	return strchr(word, '/') ? add_path(p, "checkpoint", word, err)
-				 : add_string(p, "checkpoint", word, err);
+	return add_operand(p, "checkpoint", word, err);
 }
 
 static int pack_restore(json_t *p, const struct invocation *in, struct brumate_error *err)
@@ -438,7 +437,7 @@ static int look_for_image(const struct invocation *in, json_t *parameters, const
 
 	if (r < 0 || source_is_url(word))
 		return r;
-	r = strchr(word, '/') ? add_path(p, "what", word, err) : add_string(p, "what", word, err);
+	r = add_operand(p, "what", word, err);
 	if (r == 0)
 		r = add_string(p, "kind", kind, err);
 	if (r == 0)

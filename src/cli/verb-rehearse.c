@@ -34,16 +34,10 @@ static void print_rehearsal(json_t *o)
 	puts(text_of(o, "id"));
 }
 
-static int add_checkpoint(json_t *p, const char *word, struct brumate_error *err)
-{
-	return strchr(word, '/') ? add_path(p, "checkpoint", word, err)
-				 : add_string(p, "checkpoint", word, err);
-}
-
 int verb_rehearse(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object(), *reply = NULL;
-	int r = add_checkpoint(p, in->operands[0], err);
+	int r = add_operand(p, "checkpoint", in->operands[0], err);
 
 	if (r == 0)
 		r = add_path(p, "dir", in->values[OPT_DIR], err);

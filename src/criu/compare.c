@@ -28,6 +28,7 @@
 #include "criu/images.h"
 #include "images.pb-c.h"
 #include "process/credentials.h"
+#include "process/process.h"
 
 #define MAGIC_PAGEMAP 0x56084025u
 #define MAGIC_CORE    0x55053847u
@@ -173,22 +174,9 @@ static int read_proc(const struct comparing *c, const char *name, char **ret,
 	return r < 0 ? fail_look(c, -r, name, err) : 0;
 }
 
-/* What stands behind "KEY:" in a line of @text; NULL. */
-static const char *field_of(const char *text, const char *key)
-{
-	size_t n = strlen(key);
-
-	for (const char *line = text; line; line = strchr(line, '\n')) {
-		line += *line == '\n';
-		if (!strncmp(line, key, n) && line[n] == ':')
-			return line + n + 1;
-	}
-	return NULL;
-}
-
 static uint64_t number_of(const char *text, const char *key, int base)
 {
-	const char *field = field_of(text, key);
+	const char *field = proc_status_field(text, key);
 
 	return field ? strtoull(field, NULL, base) : 0;
 }

@@ -15,6 +15,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/escape.h"
 #include "base/fd.h"
 #include "base/user.h"
 #include "image/manifest.h"
@@ -64,24 +65,6 @@ static bool is_given_anew(const struct finding *f, const char *path)
 	return f->log && !strcmp(f->log, path);
 }
 
-/* A mount point as mountinfo has it: blanks and the like are three octal digits behind a backslash. */
-static void unescape_octal(char *text)
-{
-	char *to = text;
-
-	for (const char *from = text; *from; to++) {
-		unsigned byte;
-
-		if (*from == '\\' && sscanf(from + 1, "%3o", &byte) == 1) {
-			*to = (char)byte;
-			from += 4;
-		} else {
-			*to = *from++;
-		}
-	}
-	*to = '\0';
-}
-
 static bool is_below(const char *path, const char *dir)
 {
 	size_t len = strlen(dir);
@@ -105,7 +88,7 @@ static bool may_wait(const struct finding *f, const char *path)
 		if (!type || sscanf(line, "%*d %*d %*s %*s %n%*s%n", &begins, &ends) < 0 || !ends)
 			continue;
 		line[ends] = '\0';
-		unescape_octal(line + begins);
+		text_unescape_octal(line + begins);
 		if (!is_below(path, line + begins) || strlen(line + begins) < longest)
 			continue;
 		longest = strlen(line + begins);

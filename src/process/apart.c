@@ -30,6 +30,7 @@
 
 #include "base/array.h"
 #include "base/fault.h"
+#include "base/escape.h"
 #include "base/fd.h"
 #include "base/paths.h"
 #include "base/start.h"
@@ -170,24 +171,6 @@ enum apart_kind apart_kind_of(const char *type, const char *path)
 	return is_one_of(type, far) || !strncmp(type, "fuse", 4) ? APART_FAR : APART_OVERLAY;
 }
 
-/* "\040" stands for a space, and so on (proc_pid_mountinfo(5)). */
-static void unescape(char *text)
-{
-	char *to = text;
-
-	for (const char *p = text; *p; to++) {
-		unsigned byte;
-
-		if (*p == '\\' && sscanf(p + 1, "%3o", &byte) == 1) {
-			*to = (char)byte;
-			p += 4;
-		} else {
-			*to = *p++;
-		}
-	}
-	*to = '\0';
-}
-
 static int add_mounted(struct mounts *m, char *line)
 {
 	char path[PATH_MAX];
@@ -197,7 +180,7 @@ static int add_mounted(struct mounts *m, char *line)
 	if (!rest || sscanf(line, "%u %*u %*s %*s %4095s", &one.id, path) != 2 ||
 	    sscanf(rest, " - %63s", one.type) != 1)
 		return -EBADMSG;
-	unescape(path);
+	text_unescape_octal(path);
 	one.path = strdup(path);
 	if (one.path && array_add(m->items, m->n, one) == 0)
 		return 0;

@@ -13,6 +13,7 @@
 
 #include "base/array.h"
 #include "base/fd.h"
+#include "process/process.h"
 
 enum {
 	STATUS_BYTES_MAX = 2 << 20, /* a thread may be in 65536 groups */
@@ -72,19 +73,6 @@ bool credentials_are_of_user(const struct credentials *c, uid_t uid)
 
 /* ---- one thread ---- */
 
-/* What follows "NAME:" in a status file; NULL if there is no such line. */
-static const char *find_field(const char *status, const char *name)
-{
-	size_t len = strlen(name);
-
-	for (const char *line = status; line; line = strchr(line, '\n')) {
-		line += *line == '\n';
-		if (!strncmp(line, name, len) && line[len] == ':')
-			return line + len + 1;
-	}
-	return NULL;
-}
-
 static int parse_ids(uint32_t *ret, const char *field)
 {
 	char *end;
@@ -128,7 +116,7 @@ static int parse_capabilities(struct credentials *c, const char *status)
 	};
 
 	for (int i = 0; i < CREDENTIALS_SET__MAX; i++) {
-		const char *field = find_field(status, names[i]);
+		const char *field = proc_status_field(status, names[i]);
 		char *end;
 
 		if (!field)
@@ -143,14 +131,15 @@ static int parse_capabilities(struct credentials *c, const char *status)
 int credentials_parse(struct credentials *ret, const char *status)
 {
 	auto_(credentials_fini) struct credentials c = CREDENTIALS_EMPTY;
-	const char *no_new_privs = find_field(status, "NoNewPrivs");
-	const char *seccomp = find_field(status, "Seccomp"); /* not there without the feature */
-	int r = parse_ids(c.uids, find_field(status, "Uid"));
+	const char *no_new_privs = proc_status_field(status, "NoNewPrivs");
+	const char *seccomp =
+		proc_status_field(status, "Seccomp"); /* not there without the feature */
+	int r = parse_ids(c.uids, proc_status_field(status, "Uid"));
 
 	if (r == 0)
-		r = parse_ids(c.gids, find_field(status, "Gid"));
+		r = parse_ids(c.gids, proc_status_field(status, "Gid"));
 	if (r == 0)
-		r = parse_groups(&c, find_field(status, "Groups"));
+		r = parse_groups(&c, proc_status_field(status, "Groups"));
 	if (r == 0)
 		r = parse_capabilities(&c, status);
 	if (r == 0 && !no_new_privs)

@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -37,8 +38,6 @@ enum {
 	V6_BYTES = 16,
 };
 
-typedef int (*socket_fn)(void *arg, int fd, const struct inet_diag_msg *m);
-
 static int open_diagnosis(void)
 {
 	const struct timeval timeout = { .tv_sec = ANSWER_TIMEOUT_S };
@@ -49,23 +48,18 @@ static int open_diagnosis(void)
 	return take_fd(&fd);
 }
 
-static int send_request(int fd, uint16_t type, uint16_t flags, const struct inet_diag_req_v2 *req)
+static int send_request(int fd, uint16_t type, uint16_t flags, const void *request, size_t bytes)
 {
-	struct {
-		struct nlmsghdr header;
-		struct inet_diag_req_v2 req;
-	} msg = {
-		.header = { .nlmsg_len = sizeof(msg),
-			    .nlmsg_type = type,
-			    .nlmsg_flags = NLM_F_REQUEST | flags },
-		.req = *req,
-	};
+	struct nlmsghdr header = { .nlmsg_len = (uint32_t)(sizeof(header) + bytes),
+				   .nlmsg_type = type,
+				   .nlmsg_flags = NLM_F_REQUEST | flags };
+	const struct iovec parts[] = { { &header, sizeof(header) }, { (void *)request, bytes } };
 
-	return send(fd, &msg, sizeof(msg), 0) < 0 ? -errno : 0;
+	return writev(fd, parts, 2) < 0 ? -errno : 0;
 }
 
 /* Reads one packet of an answer. Returns 1 if more is to come, 0 if that was all, or -errno. */
-static int read_answer(int fd, char *buf, socket_fn fn, void *arg)
+static int read_answer(int fd, char *buf, size_t least_bytes, port_answer_fn fn, void *arg)
 {
 	ssize_t n = recv(fd, buf, ANSWER_BYTES, 0);
 
@@ -78,34 +72,41 @@ static int read_answer(int fd, char *buf, socket_fn fn, void *arg)
 			return 0;
 		if (h->nlmsg_type == NLMSG_ERROR)
 			return ((const struct nlmsgerr *)NLMSG_DATA(h))->error;
-		if (h->nlmsg_len < NLMSG_LENGTH(sizeof(struct inet_diag_msg)))
+		if (h->nlmsg_len < NLMSG_LENGTH(least_bytes))
 			return -EBADMSG;
-		int r = fn ? fn(arg, fd, NLMSG_DATA(h)) : 0;
+		int r = fn(arg, h);
 		if (r < 0)
 			return r;
 	}
 	return n > 0;
 }
 
-static int each_socket_of(int family, bool is_tcp, socket_fn fn, void *arg)
+int port_diagnose(const void *request, size_t bytes, size_t least_bytes, port_answer_fn fn,
+		  void *arg)
 {
-	const struct inet_diag_req_v2 all = { .sdiag_family = (uint8_t)family,
-					      .sdiag_protocol = is_tcp ? IPPROTO_TCP : IPPROTO_UDP,
-					      .idiag_states = ~0u };
 	auto_close int fd = open_diagnosis();
 	auto_free char *buf = malloc(ANSWER_BYTES);
 	int r = fd < 0 ? fd : !buf ? -ENOMEM : 0;
 
 	if (r == 0)
-		r = send_request(fd, SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, &all);
+		r = send_request(fd, SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, request, bytes);
 	if (r == 0)
-		while ((r = read_answer(fd, buf, fn, arg)) > 0)
+		while ((r = read_answer(fd, buf, least_bytes, fn, arg)) > 0)
 			;
 	return r;
 }
 
+static int each_socket_of(int family, bool is_tcp, port_answer_fn fn, void *arg)
+{
+	const struct inet_diag_req_v2 all = { .sdiag_family = (uint8_t)family,
+					      .sdiag_protocol = is_tcp ? IPPROTO_TCP : IPPROTO_UDP,
+					      .idiag_states = ~0u };
+
+	return port_diagnose(&all, sizeof(all), sizeof(struct inet_diag_msg), fn, arg);
+}
+
 /* Of both families: an IPv6 socket may have the port of IPv4, too. A kernel without IPv6 has none of its sockets. */
-static int each_socket(bool is_tcp, socket_fn fn, void *arg)
+static int each_socket(bool is_tcp, port_answer_fn fn, void *arg)
 {
 	int r = each_socket_of(AF_INET, is_tcp, fn, arg);
 	int r6 = r == 0 ? each_socket_of(AF_INET6, is_tcp, fn, arg) : 0;
@@ -231,29 +232,22 @@ static int find_file(const struct nlmsghdr *h, const struct stat *st)
 
 int port_is_at_file(unsigned inode, const struct stat *st)
 {
-	struct {
-		struct nlmsghdr header;
-		struct unix_diag_req req;
-	} msg = {
-		.header = { .nlmsg_len = sizeof(msg),
-			    .nlmsg_type = SOCK_DIAG_BY_FAMILY,
-			    .nlmsg_flags = NLM_F_REQUEST },
-		.req = { .sdiag_family = AF_UNIX,
-			 .udiag_states = ~0u,
-			 .udiag_ino = inode,
-			 .udiag_show = UDIAG_SHOW_VFS,
-			 .udiag_cookie = { INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE } },
+	const struct unix_diag_req one = {
+		.sdiag_family = AF_UNIX,
+		.udiag_states = ~0u,
+		.udiag_ino = inode,
+		.udiag_show = UDIAG_SHOW_VFS,
+		.udiag_cookie = { INET_DIAG_NOCOOKIE, INET_DIAG_NOCOOKIE },
 	};
 	_Alignas(struct nlmsghdr) char buf[1024];
 	auto_close int fd = open_diagnosis();
 
-	if (fd < 0)
-		return fd;
-	ssize_t n = send(fd, &msg, sizeof(msg), 0) < 0 ? -1 : recv(fd, buf, sizeof(buf), 0);
+	int r = fd < 0 ? fd : send_request(fd, SOCK_DIAG_BY_FAMILY, 0, &one, sizeof(one));
+	ssize_t n = r < 0 ? 0 : recv(fd, buf, sizeof(buf), 0);
 	const struct nlmsghdr *h = (void *)buf;
 
-	if (n < 0)
-		return -errno;
+	if (r < 0 || n < 0)
+		return r < 0 ? r : -errno;
 	if (!NLMSG_OK(h, (unsigned)n))
 		return -EBADMSG;
 	if (h->nlmsg_type != SOCK_DIAG_BY_FAMILY) /* it has ended, or this kernel does not tell */
@@ -269,8 +263,9 @@ struct look {
 	unsigned inode;
 };
 
-static int look_at(void *arg, int fd, const struct inet_diag_msg *m)
+static int look_at(void *arg, const struct nlmsghdr *answer)
 {
+	const struct inet_diag_msg *m = NLMSG_DATA(answer);
 	struct look *look = arg;
 
 	if (!is_at(m, look->address))
@@ -329,8 +324,9 @@ static bool is_ended(const struct inet_diag_msg *m, const struct ended *e)
 }
 
 /* Asked by another socket: this one is still being answered. One that has gone by itself is as good. */
-static int forget_socket(void *arg, int fd, const struct inet_diag_msg *m)
+static int forget_socket(void *arg, const struct nlmsghdr *answer)
 {
+	const struct inet_diag_msg *m = NLMSG_DATA(answer);
 	const struct inet_diag_req_v2 one = { .sdiag_family = m->idiag_family,
 					      .sdiag_protocol = IPPROTO_TCP,
 					      .idiag_states = 1u << m->idiag_state,
@@ -341,7 +337,7 @@ static int forget_socket(void *arg, int fd, const struct inet_diag_msg *m)
 		return 0;
 
 	auto_close int ask = open_diagnosis();
-	int r = ask < 0 ? ask : send_request(ask, SOCK_DESTROY, NLM_F_ACK, &one);
+	int r = ask < 0 ? ask : send_request(ask, SOCK_DESTROY, NLM_F_ACK, &one, sizeof(one));
 	ssize_t n = r < 0 ? 0 : recv(ask, buf, sizeof(buf), 0);
 	const struct nlmsghdr *h = (void *)buf;
 

@@ -49,3 +49,13 @@ int port_is_at_file(unsigned inode, const struct stat *st);
 
 /** Finds a process that has the socket with number @inode open. Returns 1, or 0 where none can be seen to. */
 int port_find_holder(struct proc_info *ret, unsigned inode);
+
+struct nlmsghdr;
+
+/** Gets one message of the kernel's answer. <0 ends. */
+typedef int (*port_answer_fn)(void *arg, const struct nlmsghdr *answer);
+
+/** Asks the kernel's socket diagnosis (sock_diag(7)) for all that @request is for; each answer has @least_bytes. 0, what @fn returned,
+ * or -errno. */
+int port_diagnose(const void *request, size_t bytes, size_t least_bytes, port_answer_fn fn,
+		  void *arg);

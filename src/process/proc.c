@@ -195,8 +195,7 @@ static int parse_stat(struct proc_info *info, const char *text)
 	return 0;
 }
 
-/* The numbers after "NAME:" in a status file; NULL if there is no such line. */
-static const char *status_field(const char *text, const char *name)
+const char *proc_status_field(const char *text, const char *name)
 {
 	size_t len = strlen(name);
 
@@ -210,14 +209,14 @@ static const char *status_field(const char *text, const char *name)
 
 static long status_number(const char *text, const char *name)
 {
-	const char *field = status_field(text, name);
+	const char *field = proc_status_field(text, name);
 
 	return field ? strtol(field, NULL, 10) : 0;
 }
 
 static void parse_ns_pids(struct proc_info *info, const char *text)
 {
-	const char *p = status_field(text, "NSpid");
+	const char *p = proc_status_field(text, "NSpid");
 	char *end;
 
 	info->inner_pid = info->id.pid;

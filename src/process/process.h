@@ -191,3 +191,6 @@ static inline uint64_t smaps_bytes(const char *line, const char *key)
 
 	return strncmp(line, key, n) ? 0 : strtoull(line + n, NULL, 10) << 10;
 }
+
+/** What follows "NAME:" in the text of a file such as /proc/PID/status; NULL if there is no such line. */
+const char *proc_status_field(const char *text, const char *name);

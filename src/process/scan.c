@@ -11,7 +11,6 @@
 #include <linux/capability.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
-#include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -32,6 +31,7 @@
 #include "process/connections.h"
 #include "process/leftover.h"
 #include "process/pidns.h"
+#include "process/ports.h"
 
 enum {
 	MAPS_BYTES_MAX = 64 << 20,
@@ -40,8 +40,6 @@ enum {
 	TCP_ESTABLISHED = 1,
 	TCP_CLOSE = 7,
 	TCP_LISTEN = 10,
-	ANSWER_BYTES = 64 << 10, /* of the socket diagnosis */
-	ANSWER_TIMEOUT_S = 5,
 	NAME_BYTES = 108,	   /* of a unix socket */
 	UNINTERRUPTIBLE_MS = 1000, /* what all of a tree get to end such waits */
 	LOOK_AGAIN_MS = 5,
@@ -480,32 +478,6 @@ struct unix_socket {
 	char name[NAME_BYTES + 1]; /* of the peer's address or its own */
 };
 
-static int ask_for_sockets(int fd)
-{
-	struct {
-		struct nlmsghdr header;
-		struct unix_diag_req req;
-	} msg = {
-		.header = {
-			.nlmsg_len = sizeof(msg),
-			.nlmsg_type = SOCK_DIAG_BY_FAMILY,
-			.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP,
-		},
-		.req = {
-			.sdiag_family = AF_UNIX,
-			.udiag_states = ~0u,
-			.udiag_show = UDIAG_SHOW_NAME | UDIAG_SHOW_PEER | UDIAG_SHOW_ICONS |
-				      UDIAG_SHOW_RQLEN,
-		},
-	};
-	struct timeval timeout = { .tv_sec = ANSWER_TIMEOUT_S };
-
-	if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0 ||
-	    send(fd, &msg, sizeof(msg), 0) < 0)
-		return -errno;
-	return 0;
-}
-
 static void parse_queues(struct unix_socket *ret, const struct rtattr *a, size_t len)
 {
 	if (a->rta_type == UNIX_DIAG_SHUTDOWN && len >= sizeof(uint8_t))
@@ -636,41 +608,28 @@ static void check_socket_of_service(struct scan *s, const struct unix_socket *u)
 		add_sharing(s, f->process, u->name);
 }
 
-/* Reads one answer. Returns 1 if more is to come, 0 if that was all, or -errno. */
-static int read_answer(struct scan *s, int fd, char *buf)
+static int take_socket(void *arg, const struct nlmsghdr *answer)
 {
-	ssize_t n = recv(fd, buf, ANSWER_BYTES, 0);
+	struct scan *s = arg;
+	struct unix_socket u;
 
-	if (n < 0)
-		return errno == EINTR ? 1 : -errno;
-
-	unsigned left = (unsigned)n;
-	for (const struct nlmsghdr *h = (void *)buf; NLMSG_OK(h, left); h = NLMSG_NEXT(h, left)) {
-		struct unix_socket u;
-
-		if (h->nlmsg_type == NLMSG_DONE)
-			return 0;
-		if (h->nlmsg_type == NLMSG_ERROR)
-			return ((const struct nlmsgerr *)NLMSG_DATA(h))->error;
-		if (h->nlmsg_len < NLMSG_LENGTH(sizeof(struct unix_diag_msg)))
-			return -EBADMSG;
-		parse_socket(&u, h);
-		note_unix(s, &u);
-		check_socket(s, &u);
-		check_socket_of_service(s, &u);
-	}
-	return n > 0;
+	parse_socket(&u, answer);
+	note_unix(s, &u);
+	check_socket(s, &u);
+	check_socket_of_service(s, &u);
+	return 0;
 }
 
 static void check_unix(struct scan *s)
 {
-	auto_close int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
-	auto_free char *buf = malloc(ANSWER_BYTES);
-	int r = fd < 0 ? -errno : !buf ? -ENOMEM : ask_for_sockets(fd);
+	const struct unix_diag_req all = {
+		.sdiag_family = AF_UNIX,
+		.udiag_states = ~0u,
+		.udiag_show =
+			UDIAG_SHOW_NAME | UDIAG_SHOW_PEER | UDIAG_SHOW_ICONS | UDIAG_SHOW_RQLEN,
+	};
+	int r = port_diagnose(&all, sizeof(all), sizeof(struct unix_diag_msg), take_socket, s);
 
-	if (r == 0)
-		while ((r = read_answer(s, fd, buf)) > 0)
-			;
 	if (r < 0 && s->tree->n)
 		add_finding(
 			s, SCAN_NOTE, SCAN_CRIU, &s->tree->items[0], "unix-socket",
