@@ -91,7 +91,9 @@ struct brumate_conf {
 
 	/* [Serve] */
 	uint64_t serve_idle_after_ms; /* IdleAfter=5m: how long one is not asked before it leaves */
-	struct conf_member *members;  /* [Serve NAME]; owned */
+	uint64_t
+		serve_memory_bytes; /* Memory=0: of copies of those that sleep, before one goes to disk; 0 = no limit */
+	struct conf_member *members; /* [Serve NAME]; owned */
 	size_t n_members;
 
 	/* [Hooks] programs, owned; NULL: none */

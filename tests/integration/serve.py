@@ -140,6 +140,68 @@ def what_fails_is_tried_again(bed):
     it.ask()
 
 
+def limit_memory(bed, limit):
+    with open(bed.own.setdefault("BRUMATE_CONFIG", os.path.join(bed.dir, "serve.conf")), "w", encoding="utf-8") as file:
+        file.write(f"[Serve]\nIdleAfter=2s\nMemory={limit}\n")
+
+
+@case
+def beyond_memory_they_go_to_disk(bed):
+    """The one that sleeps the longest first; who is asked comes back from there, and only the last checkpoint of each is kept."""
+    limit_memory(bed, "40M")
+    servers = [Server(bed, f"model{i}", mib=16) for i in range(3)]
+    for s in servers:
+        s.ask()
+    serve = bed.spawn("serve")
+    for _ in range(2):
+        wait_until(lambda: sorted(s.state() for s in servers) == ["checkpointed", "suspended", "suspended"], "one to go to disk", 60)
+        next(s for s in servers if s.state() == "checkpointed").ask()
+    wait_until(lambda: sorted(s.state() for s in servers) == ["checkpointed", "suspended", "suspended"], "one to go to disk", 60)
+    limit_memory(bed, "1M")
+    wait_until(lambda: all(s.state() == "checkpointed" for s in servers), "all to go to disk", 60)
+    for s in servers:
+        s.ask()
+    serve.signal(signal.SIGTERM)
+    serve.end()
+    kept = json.loads(bed.cli("ls", "--format", "json").out)["checkpoints"]
+    expect(len(kept) == 3 and all("-asleep-" in c["id"] for c in kept), kept)
+    found = [e for e in events(bed, "decided") if e["what"] == "checkpoint"]
+    expect(len(found) >= 5 and all("longest" in e["reason"] for e in found), found)
+
+
+@case
+@as_user
+def of_a_user_they_go_to_disk(bed):
+    limit_memory(bed, "1M")
+    it = Server(bed, "model", mib=16)
+    bed.spawn("serve")
+    for _ in range(2):
+        wait_until(lambda: it.state() == "checkpointed", "it to go to disk", 60)
+        it.ask()
+
+
+@case
+def killed_while_one_goes_to_disk(bed):
+    """Neither it nor its port is lost, whoever is killed."""
+    limit_memory(bed, "1M")
+    it = Server(bed, "model", mib=16)
+    it.ask()
+    for point in ("checkpoint.preflight.begin", "checkpoint.end.begin"):
+        bed.fault(point, "hold")
+        serve = bed.spawn("serve")
+        with bed.holding(point, serve):
+            os.kill(serve.process.pid, signal.SIGKILL)
+            serve.end()
+        it.ask()
+        other = bed.spawn("serve")
+        wait_until(lambda: it.state() == "checkpointed", "it to go to disk", 60)
+        bed.kill_shim(it.job)
+        wait_until(lambda: bed.shim(it.job), "another shim", 60)  # serve has looked
+        it.ask()
+        other.signal(signal.SIGTERM)
+        other.end()
+
+
 @case
 def twelve_under_load_on_a_gpu_for_four(bed):
     """Requests by Zipf's law: none lost, none answered wrongly, nobody left waiting, with servers that leave because they are idle and

@@ -42,3 +42,35 @@ struct decision serve_decide(const struct served *all, size_t n, uint64_t idle_a
 			 (double)leaves_after_ms(&all[d.at], idle_after_ms) / 1000);
 	return d;
 }
+
+static bool may_be_saved(const struct served *s)
+{
+	return s->is_suspended && !s->is_pinned && !s->pause_ms && s->copy_bytes;
+}
+
+static bool is_saved_before(const struct served *s, const struct served *other)
+{
+	return s->priority != other->priority ? s->priority < other->priority
+					      : s->asleep_ms > other->asleep_ms;
+}
+
+struct decision serve_decide_save(const struct served *all, size_t n, uint64_t memory_bytes)
+{
+	struct decision d = { .at = -1 };
+	uint64_t sum_bytes = 0;
+
+	for (size_t i = 0; i < n; i++) {
+		if (all[i].is_suspended)
+			sum_bytes += all[i].copy_bytes;
+		if (may_be_saved(&all[i]) && (d.at < 0 || is_saved_before(&all[i], &all[d.at])))
+			d.at = (ssize_t)i;
+	}
+	if (!memory_bytes || sum_bytes <= memory_bytes)
+		d.at = -1;
+	if (d.at >= 0)
+		snprintf(d.reason, sizeof(d.reason),
+			 "suspended for the longest time, and copies take %.1f MiB, which is more "
+			 "than %.1f MiB",
+			 (double)sum_bytes / 0x1p20, (double)memory_bytes / 0x1p20);
+	return d;
+}

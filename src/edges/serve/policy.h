@@ -12,13 +12,15 @@
 
 struct served {
 	char id[JOB_ID_BYTES], name[JOB_NAME_BYTES];
-	bool is_running;
+	bool is_running, is_suspended;
 	bool is_pinned;
 	int priority;
 	uint64_t idle_after_ms; /* after which it leaves; 0: as all */
 	uint64_t idle_ms;	/* since it used a GPU; UINT64_MAX: not known */
 	uint64_t resident_ms;	/* since it came back, as far as that was seen */
-	uint64_t pause_ms;	/* until what failed is tried again */
+	uint64_t asleep_ms; /* since it was suspended; UINT64_MAX: since before it was first seen */
+	uint64_t copy_bytes; /* of host memory that its copy takes */
+	uint64_t pause_ms;   /* until what failed is tried again */
 };
 
 enum { DECISION_REASON_BYTES = 128 };
@@ -31,3 +33,7 @@ struct decision {
 /** The next server to be suspended: of those that were idle for long enough the one of the lowest priority, then the one that was
  * idle the longest. */
 struct decision serve_decide(const struct served *all, size_t n, uint64_t idle_after_ms);
+
+/** The next server that is to go to disk, as copies of those that are suspended take more than @memory_bytes (0: any amount): of the
+ * lowest priority, then the one that was suspended the longest time ago. */
+struct decision serve_decide_save(const struct served *all, size_t n, uint64_t memory_bytes);

@@ -2,7 +2,8 @@
 /*
  * `brumate serve`: looks at the jobs of `run --wake` once a second, and suspends those that nobody asks. A policy and no truth: what it
  * knows it reads from the records, so that it may be killed at any moment and started again; the servers come back by
- * themselves. All that it remembers is since when it saw a job run, and what failed lately.
+ * themselves. Those whose copies do not fit in Memory= go to disk, with their ports held by their shims. All that it remembers is since when
+ * it saw a job run or sleep, and what failed lately.
  */
 #include "cli/arguments.h"
 #include "cli/client.h"
@@ -11,6 +12,7 @@
 #include "edges/serve/policy.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,10 +34,10 @@ enum {
 struct seen {
 	char id[JOB_ID_BYTES];
 	bool is_running;
-	bool is_there;		   /* in the look that is under way */
-	uint64_t running_since_ns; /* 0: since before the first look */
-	uint64_t again_ns;	   /* what failed is not tried before */
-	uint64_t pause_ms;	   /* the last such pause */
+	bool is_there;	     /* in the look that is under way */
+	uint64_t changed_ns; /* since when it is so; 0: since before the first look */
+	uint64_t again_ns;   /* what failed is not tried before */
+	uint64_t pause_ms;   /* the last such pause */
 };
 
 struct serve {
@@ -80,8 +82,8 @@ static struct seen *remember(struct serve *s, const char *id, bool is_running)
 		*one = (struct seen){ .is_running = is_running };
 		snprintf(one->id, sizeof(one->id), "%s", id);
 	}
-	if (is_running && !one->is_running)
-		one->running_since_ns = clock_now_ns();
+	if (is_running != one->is_running)
+		one->changed_ns = clock_now_ns();
 	one->is_running = is_running;
 	one->is_there = true;
 	return one;
@@ -129,7 +131,8 @@ static uint64_t idle_after_ms(const struct serve *s)
 
 static int add_server(struct serve *s, json_t *job)
 {
-	const bool is_running = !strcmp(text_of(job, "state"), "running");
+	const bool is_running = !strcmp(text_of(job, "state"), "running"),
+		   is_suspended = !strcmp(text_of(job, "state"), "suspended");
 	json_t *idle = json_object_get(job, "idle_ms");
 	struct seen *seen = remember(s, text_of(job, "id"), is_running);
 	struct served *more = array_room(s->servers, s->n_servers, sizeof(*more));
@@ -143,6 +146,7 @@ static int add_server(struct serve *s, json_t *job)
 	struct served *it = &s->servers[s->n_servers++];
 	*it = (struct served){
 		.is_running = is_running,
+		.is_suspended = is_suspended,
 		.is_pinned = member.pin == CONF_PIN_UNSET
 				     ? has_label(job, JOB_PIN_LABEL, JOB_WAKE_LABEL_YES)
 				     : member.pin == CONF_PIN_YES,
@@ -151,7 +155,9 @@ static int add_server(struct serve *s, json_t *job)
 				    : (int)json_integer_value(json_object_get(job, "priority")),
 		.idle_after_ms = member_idle_after_ms(&member),
 		.idle_ms = json_is_integer(idle) ? (uint64_t)json_integer_value(idle) : UINT64_MAX,
-		.resident_ms = ms_since(seen->running_since_ns, now_ns),
+		.resident_ms = ms_since(seen->changed_ns, now_ns),
+		.asleep_ms = seen->changed_ns ? ms_since(seen->changed_ns, now_ns) : UINT64_MAX,
+		.copy_bytes = (uint64_t)json_integer_value(json_object_get(job, "copy_bytes")),
 		.pause_ms = seen->again_ns > now_ns ? (seen->again_ns - now_ns) / NS_PER_MS + 1 : 0,
 	};
 	snprintf(it->id, sizeof(it->id), "%s", text_of(job, "id"));
@@ -197,14 +203,15 @@ static int look(struct serve *s, struct brumate_error *err)
 
 /* ---- doing ---- */
 
-static void note_decision(const struct served *it, const char *reason)
+static void note_decision(const struct served *it, const char *what, const char *reason)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 
 	if (job_load(&j, it->id, NULL) == 0)
-		event_add(&j.target, "decided",
-			  json_pack("{s:s,s:s,s:s}", "by", "serve", "what", "suspend", "reason",
-				    reason));
+		event_add(
+			&j.target, "decided",
+			json_pack("{s:s,s:s,s:s}", "by", "serve", "what", what, "reason", reason));
+	print_note("%s %s: %s", what, it->name, reason);
 }
 
 static void pause_after_failure(struct serve *s, const char *id)
@@ -227,29 +234,79 @@ static void forget_failures(struct serve *s, const char *id)
 		seen->pause_ms = 0;
 }
 
-/* Returns 1 if something was done, so that another look is due. */
-static int do_next(struct serve *s, int stop_fd, struct brumate_error *err)
+/* Returns 1, or 0 when it was cancelled. */
+static int note_result(struct serve *s, const struct served *it, const char *what, int r,
+		       const struct brumate_error *why)
 {
-	const struct decision d = serve_decide(s->servers, s->n_servers, idle_after_ms(s));
-	struct brumate_error why = BRUMATE_ERROR_NONE;
-
-	if (d.at < 0)
-		return 0;
-	const struct served *it = &s->servers[d.at];
-	auto_json json_t *p = json_pack("{s:s}", "job", it->id);
-	if (!p)
-		return brumate_fail(err, ENOMEM, "%m");
-	note_decision(it, d.reason);
-	print_note("suspend %s: %s", it->name, d.reason);
-	int r = client_call("Suspend", p, NULL, NULL, stop_fd, NULL, &why);
 	if (r == 0) {
 		forget_failures(s, it->id);
 		return 1;
 	}
 	if (r != -ECANCELED)
-		print_note("suspend %s: %s", it->name, why.text);
+		print_note("%s %s: %s", what, it->name, why->text);
 	pause_after_failure(s, it->id);
 	return r == -ECANCELED ? 0 : 1;
+}
+
+static int suspend(struct serve *s, const struct decision *d, int stop_fd,
+		   struct brumate_error *err)
+{
+	const struct served *it = &s->servers[d->at];
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	auto_json json_t *p = json_pack("{s:s}", "job", it->id);
+
+	if (!p)
+		return brumate_fail(err, ENOMEM, "%m");
+	note_decision(it, "suspend", d->reason);
+	int r = client_call("Suspend", p, NULL, NULL, stop_fd, NULL, &why);
+	return note_result(s, it, "suspend", r, &why);
+}
+
+/* Checkpoints that this makes have names of their own: the one before is removed. */
+#define ASLEEP "-asleep-"
+
+static void remove_last(const char *id, const char *prefix)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	auto_json json_t *p = NULL, *reply = NULL;
+
+	if (strncmp(id, prefix, strlen(prefix)) != 0)
+		return;
+	p = json_pack("{s:s}", "checkpoint", id);
+	if (!p || client_ask("Remove", p, &reply, &why) < 0)
+		print_note("checkpoint %s stays: %s", id, p ? why.text : strerror(ENOMEM));
+}
+
+static int save(struct serve *s, const struct decision *d, int stop_fd, struct brumate_error *err)
+{
+	const struct served *it = &s->servers[d->at];
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	auto_(job_fini) struct job before = JOB_EMPTY;
+	char prefix[JOB_ID_BYTES + sizeof(ASLEEP)], id[sizeof(prefix) + 24];
+
+	snprintf(prefix, sizeof(prefix), "%s" ASLEEP, it->id);
+	snprintf(id, sizeof(id), "%s%" PRIu64, prefix, (uint64_t)(clock_wall_ns() / NS_PER_MS));
+	auto_json json_t *p = json_pack("{s:s,s:b,s:s}", "job", it->id, "wake", 1, "name", id);
+	if (!p)
+		return brumate_fail(err, ENOMEM, "%m");
+	note_decision(it, "checkpoint", d->reason);
+	job_load(&before, it->id, NULL);
+	int r = client_call("Checkpoint", p, NULL, NULL, stop_fd, NULL, &why);
+	if (r == 0 && before.checkpoint)
+		remove_last(before.checkpoint, prefix);
+	return note_result(s, it, "checkpoint", r, &why);
+}
+
+/* Returns 1 if something was done, so that another look is due. */
+static int do_next(struct serve *s, int stop_fd, struct brumate_error *err)
+{
+	const struct decision goes = serve_decide(s->servers, s->n_servers, idle_after_ms(s));
+	const struct decision saved =
+		serve_decide_save(s->servers, s->n_servers, s->conf.serve_memory_bytes);
+
+	if (goes.at >= 0)
+		return suspend(s, &goes, stop_fd, err);
+	return saved.at >= 0 ? save(s, &saved, stop_fd, err) : 0;
 }
 
 static void show(const struct serve *s)

@@ -54,9 +54,10 @@ static void test_members(void)
 	struct brumate_error err;
 
 	CHECK(apply(&c,
-		    "[Serve]\nIdleAfter=1m\n[Serve a b]\nPriority=-3\nPin=yes\n"
+		    "[Serve]\nIdleAfter=1m\nMemory=8G\n[Serve a b]\nPriority=-3\nPin=yes\n"
 		    "[Serve c]\nIdleAfter=9s\nMinResident=0\n[Serve a b]\nPin=no\nMemory=1\n",
 		    &err) == 0);
+	CHECK(c.serve_memory_bytes == 8ull << 30);
 	CHECK(c.serve_idle_after_ms == 60000 && c.n_members == 2 && c.n_warnings == 1);
 	struct conf_member m = conf_member_of(&c, "a b");
 	CHECK(m.priority_given && m.priority == -3 && m.pin == CONF_PIN_NO);

@@ -79,6 +79,27 @@ static void test_reason(void)
 	CHECK_STR(d.reason, "not asked for 90.5 s, which is 60.0 s or more");
 }
 
+static void test_saved(void)
+{
+	struct served all[] = { { .is_suspended = true, .copy_bytes = 3 << 20, .asleep_ms = 5 },
+				{ .is_suspended = true, .copy_bytes = 2 << 20, .asleep_ms = 9 },
+				{ .is_running = true, .copy_bytes = 90 << 20 } };
+
+	CHECK(serve_decide_save(NULL, 0, 1).at == -1);
+	CHECK(serve_decide_save(all, 3, 0).at == -1);
+	CHECK(serve_decide_save(all, 3, 5 << 20).at == -1);
+	struct decision d = serve_decide_save(all, 3, 4 << 20);
+	CHECK(d.at == 1);
+	CHECK_STR(d.reason, "suspended for the longest time, and copies take 5.0 MiB, which is "
+			    "more than 4.0 MiB");
+	all[1].priority = 1;
+	CHECK(serve_decide_save(all, 3, 4 << 20).at == 0);
+	all[0].pause_ms = 1;
+	CHECK(serve_decide_save(all, 3, 4 << 20).at == 1);
+	all[1].is_pinned = true;
+	CHECK(serve_decide_save(all, 3, 4 << 20).at == -1);
+}
+
 int main(void)
 {
 	test_who_stays();
@@ -86,5 +107,6 @@ int main(void)
 	test_just_back();
 	test_order();
 	test_reason();
+	test_saved();
 	return 0;
 }
