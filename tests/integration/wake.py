@@ -4,6 +4,7 @@
 wakes nobody."""
 
 import json
+import os
 import time
 
 from cases import as_user, case, expect, main, wait_until
@@ -155,6 +156,35 @@ def for_too_long_it_is_stuck(bed):
     bed.end(hog)
     it.steps = it.note(c.answer())
     c.close()
+
+
+@case
+def a_resume_that_fails_is_tried_again(bed):
+    """The call waits on, and the failure is said, in the events too; beyond WakeWait= it is stuck, of which a hook is told."""
+    told = os.path.join(bed.dir, "told")
+    hook = os.path.join(bed.dir, "hook")
+    with open(hook, "w", encoding="utf-8") as file:
+        file.write(f'#!/bin/sh\necho "$BRUMATE_OPERATION: $BRUMATE_REASON" >> {told}\n')
+    os.chmod(hook, 0o755)
+    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+        file.write(f"[Run]\nWakeWait=1s\n[Hooks]\nOnFailure={hook}\n")
+    it = Server(bed, "model")
+    it.ask()
+    it.suspend()
+    c = Connection(it.port)
+    bed.fault(*("resume.gpu-restore.begin", "error:5") * 30)
+    c.send()
+    wait_until(lambda: (bed.job(it.job)["message"] or "").startswith("stuck: "), "it to be called stuck")
+    expect(it.state() == "suspended" and bed.disarm(), "it is not tried again")
+    it.steps = it.note(c.answer())
+    c.close()
+    it.settle()
+    expect(not bed.job(it.job)["message"], "the failure is still said")
+    failed = [e["operation"] for e in events(bed, "failed")]
+    expect("wake" in failed and "wake, which is stuck" in failed, failed)
+    with open(told, encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    expect(any(line.startswith("wake: ") for line in lines) and any(line.startswith("wake, which is stuck: ") for line in lines), lines)
 
 
 @case
