@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 ALIVE = ("running", "suspended")
 UNDER_WAY = ("suspending", "resuming", "checkpointing", "restoring")
 PROGRAMS = ("brumate-shim", "brumate-keeper", "brumate-broker", "brumate-init", "brumated", "brumate", "criu")
-JOB_FILES = {"job.json", "last.json", "counts.json", "parked.json", "shim.sock", "shim.lock", "shim.log", "keeper.sock", "keeper.lock", "job.json.spare", "dump.log", "criu", "asked",
+JOB_FILES = {"job.json", "last.json", "counts.json", "turns", "parked.json", "shim.sock", "shim.lock", "shim.log", "keeper.sock", "keeper.lock", "job.json.spare", "dump.log", "criu", "asked",
              "restore.log", "namespace-status", "log.marks", "stats-dump", "stats-restore"}  # the last two are CRIU's
 
 

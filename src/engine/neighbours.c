@@ -4,6 +4,8 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -69,6 +71,47 @@ static void look_at_last_operation(struct neighbour *ret, const struct job *j)
 
 	ret->resident_ms = path && stat(path, &st) == 0 ? since_ms(&st.st_mtim) : UINT64_MAX;
 	ret->cost_ms = (uint64_t)(json_number_value(json_object_get(summary, "seconds")) * 1000);
+}
+
+/* ---- two that throw each other out ---- */
+
+/* In the directory of a job: which one has left for it last, and for the how many-th time in turn: "ID N". */
+#define TURNS_FILE "turns"
+
+enum { TURNS_MS = 120000, TURNS_BYTES_MAX = 64, DOUBLED_MOST = 4, TURNS_TOLD = 3 };
+
+/* How often @j and the job @id have thrown each other out in turn, up to now. */
+static unsigned turns_of(const struct job *j, const char *id)
+{
+	auto_free char *path = path_format("%s/" TURNS_FILE, j->dir), *text = NULL;
+	char with[JOB_ID_BYTES];
+	unsigned n = 0;
+	struct stat st;
+
+	if (!path || stat(path, &st) < 0 || since_ms(&st.st_mtim) > TURNS_MS ||
+	    file_read(AT_FDCWD, path, TURNS_BYTES_MAX, &text, NULL) < 0 ||
+	    sscanf(text, "%15s %u", with, &n) != 2 || strcmp(with, id) != 0)
+		return 0;
+	return n < UINT_MAX ? n : n - 1;
+}
+
+/* It may be lost: then they take turns sooner again. */
+static void note_turns(const struct job *j, const char *id, unsigned n)
+{
+	auto_free char *path = path_format("%s/" TURNS_FILE, j->dir);
+	char text[TURNS_BYTES_MAX];
+	const int len = snprintf(text, sizeof(text), "%s %u\n", id, n);
+
+	if (path)
+		file_swap(AT_FDCWD, path, text, (size_t)len, 0600);
+}
+
+/* A first time is none in turn. */
+static uint64_t doubled(uint64_t ms, unsigned turns)
+{
+	const unsigned times = turns < 2 ? 0 : turns - 1;
+
+	return ms << (times < DOUBLED_MOST ? times : DOUBLED_MOST);
 }
 
 /* ---- who ---- */
@@ -149,7 +192,8 @@ static void consider(void *arg, const struct job *j, const char *id,
 					 conf_member_of(s->conf, j->name).min_resident_ms,
 				 .gpu_bytes = bytes,
 				 .kept_bytes = j->kept_bytes,
-				 .idle_ms = neighbour_idle_ms(j) };
+				 .idle_ms = neighbour_idle_ms(j),
+				 .turns = turns_of(j, s->job->id) };
 	memcpy(n->id, j->id, sizeof(n->id));
 	look_at_last_operation(n, j);
 }
@@ -157,8 +201,9 @@ static void consider(void *arg, const struct job *j, const char *id,
 /* One that is in use stays for longer, and one that has yet to be used for a while. */
 static bool may_leave(const struct neighbour *n, long priority, const struct brumate_conf *conf)
 {
-	const uint64_t least_ms =
-		n->min_resident_ms == CONF_UNSET ? conf->min_resident_ms : n->min_resident_ms;
+	const uint64_t own_ms = n->min_resident_ms == CONF_UNSET ? conf->min_resident_ms
+								 : n->min_resident_ms,
+		       least_ms = doubled(own_ms, n->turns);
 	const bool in_use = n->idle_ms < IN_USE_MS, used = n->idle_ms <= n->resident_ms;
 
 	if (n->priority > priority)
@@ -215,18 +260,22 @@ static int ask_to_leave(const struct job *j, struct brumate_error *err)
 static void tell_event(const struct job *j, const struct neighbour *n, const struct job *asked_for,
 		       long priority)
 {
-	char idle[32] = "for an unknown time", reason[JOB_MESSAGE_BYTES];
+	char idle[32] = "for an unknown time", turns[64] = "", reason[JOB_MESSAGE_BYTES];
 
 	if (n->idle_ms != UINT64_MAX)
 		snprintf(idle, sizeof(idle), "for %.1f s", (double)n->idle_ms / 1000);
+	if (n->turns >= TURNS_TOLD)
+		snprintf(turns, sizeof(turns), "; they have thrown each other out %u times in turn",
+			 n->turns);
 	snprintf(reason, sizeof(reason),
 		 "not asked %s, of priority %ld for one that has come to %ld, "
-		 "with %.0f %% of its memory kept in host memory",
-		 idle, n->priority, priority, 100 * kept_share(n));
+		 "with %.0f %% of its memory kept in host memory%s",
+		 idle, n->priority, priority, 100 * kept_share(n), turns);
 	event_add(&j->target, "leave",
-		  json_pack("{s:s,s:s,s:f,s:I,s:s}", "for", asked_for->id, "for_name",
+		  json_pack("{s:s,s:s,s:f,s:I,s:I,s:s}", "for", asked_for->id, "for_name",
 			    asked_for->name, "idle_s", (double)n->idle_ms / 1000, "priority",
-			    (json_int_t)n->priority, "reason", reason));
+			    (json_int_t)n->priority, "turns", (json_int_t)n->turns, "reason",
+			    reason));
 }
 
 int neighbours_make_room(const struct job *job, long priority, const struct brumate_conf *conf,
@@ -248,6 +297,8 @@ int neighbours_make_room(const struct job *job, long priority, const struct brum
 	tell_event(&leaves, &all[at], job, priority);
 	log_info("a job is asked to leave its GPUs: job=%s for=%s", leaves.id, job->id);
 	r = ask_to_leave(&leaves, err);
+	if (r == 0)
+		note_turns(job, leaves.id, all[at].turns + 1);
 	return r < 0 ? brumate_wrap(err, r, "job %s (%s) does not leave", leaves.id, leaves.name)
 		     : 1;
 }

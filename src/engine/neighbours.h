@@ -3,7 +3,7 @@
  * The jobs that share GPUs with one that needs room there, and may be asked to leave: those of `run --wake`, which come back
  * by themselves when they are asked for. The one that leaves is of the lowest priority, and of these the one that used the GPU
  * the longest time ago, where one whose memory is in host memory already counts as idle for twice as long: it has less to copy. One that has just come back, and is in use, stays for a while, so that two that are in use do not
- * wake each other in turn.
+ * wake each other in turn; and where two have done so, it stays for twice as long each time.
  */
 #pragma once
 
@@ -23,6 +23,8 @@ struct neighbour {
 	uint64_t idle_ms;     /* since it used the GPU */
 	uint64_t resident_ms; /* since its last operation, as its resume is one */
 	uint64_t cost_ms;     /* what that took */
+	unsigned
+		turns; /* for how often it and the job that asks have thrown each other out, in turn and just before */
 };
 
 /** Since when a running job has not used its GPU, as its agents tell, to within a second; UINT64_MAX: not known. */

@@ -6,6 +6,7 @@
  *	job.json    its record (record.h), replaced atomically
  *	job.json.spare  room for the next record, where the disk is full
  *	log.marks   how far its log had grown when (log.h)
+ *	turns       which job has left its GPUs for this one last (engine/neighbours.c)
  *	last.json   the summary of its last operation
  *	counts.json what its operations came to (counts.h)
  *	asked       how the last checkpoint went that a member asked for, as the text of a symbolic link

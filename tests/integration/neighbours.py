@@ -75,6 +75,28 @@ def all_are_asked_at_once(bed):
 
 
 @case
+def two_that_throw_each_other_out(bed):
+    """Both go on being answered, and the events say that they do so."""
+    configure(bed, "MinResident=50ms\n")
+    bed.own["BRUMATE_SIM_VRAM_MIB"] = "96"
+    servers = [Server(bed, name, mib=48) for name in ("one", "other")]
+    enough = threading.Event()
+
+    def client(it):
+        while not enough.is_set():
+            it.ask()
+
+    def look():
+        try:
+            wait_until(lambda: any(e["turns"] >= 3 for e in events(bed, "leave")), "them to take turns", 90)
+        finally:
+            enough.set()
+    in_threads([lambda s=s: client(s) for s in servers] + [look])
+    last = [e for e in events(bed, "leave") if e["turns"] >= 3][-1]
+    expect(f"thrown each other out {last['turns']} times in turn" in last["reason"], last)
+
+
+@case
 def the_one_asked_longest_ago_leaves(bed):
     configure(bed)
     first, second = start(bed, 2)

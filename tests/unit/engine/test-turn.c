@@ -61,6 +61,30 @@ static void test_choice(void)
 	CHECK(neighbours_choose(&n[2], 1, 1, &conf) == 0);
 }
 
+/* Two that throw each other out stay for longer each time, up to a limit; the first time is none in turn. */
+static void test_turns(void)
+{
+	static const struct {
+		unsigned turns;
+		uint64_t least_ms;
+	} all[] = {
+		{ 0, 2000 }, { 1, 2000 }, { 2, 4000 }, { 3, 8000 }, { 5, 32000 }, { 90, 32000 }
+	};
+	struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		struct neighbour n = { "a", .min_resident_ms = CONF_UNSET, .idle_ms = 10,
+				       .turns = all[i].turns, .resident_ms = all[i].least_ms - 1 };
+
+		CHECK(neighbours_choose(&n, 1, 0, &conf) == -1);
+		n.resident_ms++;
+		CHECK(neighbours_choose(&n, 1, 0, &conf) == 0);
+		n.resident_ms = all[i].least_ms - 1;
+		n.idle_ms = 1900; /* used, and not in use any more */
+		CHECK(neighbours_choose(&n, 1, 0, &conf) == (n.idle_ms <= n.resident_ms ? 0 : -1));
+	}
+}
+
 /* What is in host memory already costs less to have leave. */
 static void test_cost(void)
 {
@@ -162,6 +186,7 @@ int main(void)
 {
 	test_order();
 	test_choice();
+	test_turns();
 	test_cost();
 	test_held();
 	return 0;
