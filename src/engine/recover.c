@@ -255,6 +255,28 @@ static int end_half_built(const struct target *target)
 	return r;
 }
 
+/* The others of its set are back by now, and of this one all is there but for its gates and connections. 1: it is not, or cannot be. */
+static int complete_restore(struct op *op, struct brumate_error *err)
+{
+	struct target *target = op->target;
+
+	if (target_has_ended(target) || target->op.criu.pid)
+		return 1;
+	int r = together_find_closes(op, err);
+	if (r == 0)
+		r = settle_gpus(op, false, err);
+	if (r < 0)
+		return may_pass(op, r) ? r : 1;
+	together_let_go(op);
+	if (take_image(target) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	op_clear_vault(op);
+	target->parked = false;
+	target->op = (struct job_op){ 0 };
+	say(op, "restore: brumate was interrupted; the job is back, as all of its set", "");
+	return target_set_state(target, JOB_RUNNING, err);
+}
+
 /* The image is as good as before, so a tree half restored is simply taken down, and the job is what it was. */
 static int recover_restore(struct op *op, struct brumate_error *err)
 {
@@ -265,6 +287,8 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", target->op.together);
+	if (r == 0 && target->op.together[0] && (r = complete_restore(op, err)) <= 0)
+		return r;
 	r = 0;
 	if (!target_has_ended(target)) {
 		/* While CRIU builds them the driver has not been asked for anything, and would wait for them for ever. */

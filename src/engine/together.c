@@ -209,6 +209,14 @@ int together_decide(struct op *op, const char *at, struct brumate_error *err)
 	return 0;
 }
 
+int together_find_closes(struct op *op, struct brumate_error *err)
+{
+	const char *slash = strrchr(op->target->op.image_path, '/');
+
+	return slash ? set_closes(&op->together_closes, op->target->op.together, slash + 1, err)
+		     : 0;
+}
+
 int together_given_up(const struct target *target)
 {
 	return target->op.together[0] ? set_give_up(target->op.together) : 0;

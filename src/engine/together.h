@@ -44,6 +44,9 @@ int together_hold(struct op *op, struct brumate_error *err);
 /** Releases them; those that were to others than the members, and that the set closes, are closed in what was restored. Also for what CRIU brought back of a member, whether or not it comes back with the others. */
 void together_let_go(struct op *op);
 
+/** After a restore was decided, for the shim that takes over: which connections are to be closed. Errors to act on: as set_closes(). */
+int together_find_closes(struct op *op, struct brumate_error *err);
+
 /** How it was decided, for the shim that takes over: as set_give_up(). 0 where it is alone. */
 int together_given_up(const struct target *target);
 

@@ -166,7 +166,7 @@ class Nodes:
         return [n for n in os.listdir(self.store) if n != ".sets"] + [n for n in os.listdir(f"{self.store}/.sets") if n[0] != "."]
 
     def open_decisions(self):
-        return [n for n in os.listdir(f"{self.store}/.sets") if n.endswith(".save")]
+        return [n for n in os.listdir(f"{self.store}/.sets") if n.endswith((".save", ".restore"))]
 
     # The ring, and sets of it.
     def members(self):
@@ -401,8 +401,8 @@ def expect_unharmed(nodes, what, result):
 
 @case
 def whoever_is_killed_before_the_decision(bed):
-    """The shim, CRIU or the channel of a member, or the coordinator: at each meeting."""
-    with Nodes(bed, 2) as nodes:
+    """The shim, CRIU or the channel of a member, or the coordinator: at each meeting. BRUMATE_TEST_SWEEP=1: of three members."""
+    with Nodes(bed, 3 if SWEEP else 2) as nodes:
         nodes.start_ring()
         for options, meetings in (([], ("ready", "idle", "stored")), (["-R"], ("idle", "held", "stored"))):
             save = ["checkpoint", *options, "--name", "never", *nodes.members()]
@@ -445,7 +445,7 @@ def whoever_is_killed_after_the_decision(bed):
 def whoever_is_killed_while_it_is_restored(bed):
     """Nothing of it is left but what it wrote before its next call of the driver, and the set is as good as before; after the decision
     it is back."""
-    with Nodes(bed, 2) as nodes:
+    with Nodes(bed, 3 if SWEEP else 2) as nodes:
         nodes.start_ring()
         nodes.set_ok("checkpoint", "--name", "kept", *nodes.members())
         saved = [len(node.log().text()) for node in nodes]
@@ -458,10 +458,54 @@ def whoever_is_killed_while_it_is_restored(bed):
             result = nodes.set("restore", "kept")
             expect(result.code == -signal.SIGKILL, f"coordinator {at}: {result.why()}")
             expect_none(nodes, f"coordinator {at}")
+            with bed.held_at(f"set.all-{at}", *nodes.set_argv("restore", "kept")[1:]) as held:
+                os.kill(channels(nodes)[0], signal.SIGKILL)
+                if at == "filled":  # before it has decided for itself, the set may still come back
+                    wait_until(lambda: not nodes.open_decisions(), "the member to give up")
+            code, _, err = held.end()
+            expect(code == 1, f"channel {at}: {err}")
+            expect_none(nodes, f"channel {at}")
+        for point in ("restore.built", "restore.restored"):
+            nodes.fault(nodes[1], point, "kill:criu")
+            expect(nodes.set("restore", "kept").code == 1, f"CRIU at {point}")
+            expect_none(nodes, f"CRIU at {point}")
             expect_little_written(nodes, saved, f"coordinator {at}")
         bed.fault("set.committed", "kill")
         expect(nodes.set("restore", "kept").code == -signal.SIGKILL, "coordinator after the decision")
         nodes.go_on()
+
+
+def shim_of(node):
+    """Of its one job."""
+    job = node.running()["id"]
+    found = [pid for pid in node.nodes.processes() if read_text(f"/proc/{pid}/comm") == "brumate-shim\n" and
+             job in read_text(f"/proc/{pid}/cmdline") and same_namespace(pid, node.holder.pid)]
+    expect(len(found) == 1, f"{node.name}: shims {found}")
+    return found[0]
+
+
+def same_namespace(pid, other):
+    return os.readlink(f"/proc/{pid}/ns/mnt") == os.readlink(f"/proc/{other}/ns/mnt")
+
+
+@case
+def a_shim_that_is_killed_once_a_restore_is_decided(bed):
+    """One that takes over completes it: all is there but for the gates and the connections."""
+    for n in (2, 3):
+        with Nodes(bed, n) as nodes:
+            nodes.start_ring()
+            nodes.set_ok("checkpoint", "--name", "kept", *nodes.members())
+            with bed.held_at("set.committed", *nodes.set_argv("restore", "kept")[1:]) as held:
+                os.kill(shim_of(nodes[1]), signal.SIGKILL)
+            code, _, err = held.end()
+            expect(code in (0, 1), err)
+            for node in nodes:  # the next command has another shim take over
+                wait_until(lambda k=node: k.running()["state"] == "running", f"{node.name} to be back: {err}", 60)
+            nodes.go_on()
+            again = nodes.set_ok("checkpoint", "-R", "--name", "again", *nodes.members())
+            expect(again.out == "again\n", again.why())
+        for path in (*(f"{nodes.dir}/{node.name}" for node in nodes), nodes.here, nodes.store):
+            shutil.rmtree(path)
 
 
 def expect_none(nodes, what):
