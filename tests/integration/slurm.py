@@ -553,6 +553,25 @@ def a_helper_that_its_user_holds(bed):
 
 
 @case
+def a_plugin_of_another_slurm(bed):
+    """The site names one: it is not taken, Slurm's log says so, and jobs start and are suspended as ever."""
+    with Cluster(bed) as slurm:
+        own = f"{slurm.dir}/wrong"
+        os.mkdir(own)
+        for name in {f"proctrack_{slurm.tracks}", "proctrack_linuxproc"}:
+            make_own_plugin(own, name)
+        slurm.write("brumate-slurm.conf", f"Proctrack={slurm.tracks}\nPluginDir={own}\nHelper={slurm.dir}/helper\nRunDir={slurm.dir}/here/steps\n")
+        job, log = slurm.batch("one", slurm.counter(), "--brumate", "-w", "n1")
+        at_work(log)
+        expect(f"{own}/proctrack_{slurm.tracks}.so is of another Slurm" in slurm.why(), slurm.why())
+        slurm.tell("scontrol", "suspend", job)
+        stands_still(slurm, "n1", job, log)
+        slurm.tell("scontrol", "resume", job)
+        log.goes_on()
+        slurm.tell("scancel", job)
+
+
+@case
 def a_doctor_of_the_site(bed):
     """What is in the way is told with what to do; and nothing, where all is well."""
     with Cluster(bed) as slurm:

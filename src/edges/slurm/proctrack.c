@@ -54,6 +54,7 @@ static struct {
 	int (*wait_for_any_task)(void *, int *, bool); /* from 25.05 on; NULL before */
 } real;
 static struct site site;
+static char wrong_plugin[PATH_MAX]; /* of another Slurm, and not taken; "": none */
 
 #define LOG(how, ...)                     \
 	do {                              \
@@ -66,14 +67,12 @@ static struct site site;
 /* Slurm reads the version before it calls anything. */
 __attribute__((constructor)) static void take_version(void)
 {
-	char name[sizeof(site.proctrack) + 16], path[PATH_MAX];
+	char name[sizeof(site.proctrack) + 16];
 
 	site_load(&site);
 	snprintf(name, sizeof(name), "proctrack_%s.so", site.proctrack);
-	if (site_find_plugin(&site, name, path))
-		real.library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-	const uint32_t *version = real.library ? dlsym(real.library, "plugin_version") : NULL;
-	plugin_version = version ? *version : 0;
+	real.library = site_open_plugin(&site, name, (const void *)slurm_error, &plugin_version,
+					wrong_plugin);
 }
 
 static bool take_calls(void)
@@ -115,6 +114,12 @@ CALLED_BY_SLURM(int, init, void)
 {
 	if (!take_calls())
 		return -1;
+	if (*wrong_plugin)
+		LOG(slurm_error,
+		    "proctrack/brumate: %s is of another Slurm, and the one of this Slurm is "
+		    "taken: "
+		    "set PluginDir= in brumate-slurm.conf",
+		    wrong_plugin);
 	if (*site.problem)
 		LOG(slurm_error,
 		    "proctrack/brumate: brumate-slurm.conf: \"%s\" is not understood and left out",

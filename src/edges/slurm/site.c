@@ -145,3 +145,46 @@ bool site_find_plugin(const struct site *s, const char *name, char ret[static PA
 			return true;
 	return false;
 }
+
+static void *open_plugin(const char *path, uint32_t *ret_version)
+{
+	void *library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+	const uint32_t *version = library ? dlsym(library, "plugin_version") : NULL;
+
+	*ret_version = version ? *version : 0;
+	return library;
+}
+
+/* The plugins that a Slurm takes are next to its library. */
+static bool find_beside(const void *of_slurm, const char *name, char ret[static PATH_MAX])
+{
+	Dl_info slurm;
+
+	if (!of_slurm || !dladdr(of_slurm, &slurm) || !slurm.dli_fname)
+		return false;
+	const char *slash = strrchr(slurm.dli_fname, '/');
+	return slash && is_there(ret, slurm.dli_fname, (size_t)(slash - slurm.dli_fname), name);
+}
+
+void *site_open_plugin(const struct site *s, const char *name, const void *of_slurm,
+		       uint32_t *ret_version, char *ret_wrong)
+{
+	char path[PATH_MAX], beside[PATH_MAX];
+	uint32_t version = 0;
+	void *library = site_find_plugin(s, name, path) ? open_plugin(path, &version) : NULL;
+	void *other = find_beside(of_slurm, name, beside) ? open_plugin(beside, ret_version) : NULL;
+
+	if (ret_wrong)
+		*ret_wrong = '\0';
+	if (other && *ret_version != version) {
+		if (library && ret_wrong)
+			snprintf(ret_wrong, PATH_MAX, "%s", path);
+		if (library)
+			dlclose(library);
+		return other;
+	}
+	if (other)
+		dlclose(other);
+	*ret_version = version;
+	return library;
+}

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct site {
 	char proctrack[64]; /* Proctrack=cgroup: the plugin that ours wraps */
@@ -25,6 +26,12 @@ void site_load(struct site *ret);
 
 /** Applies the text of one file. Pure. */
 void site_apply(struct site *s, const char *text);
+
+/** Opens the plugin of Slurm with the file name @name. Where the site names one of another version than that next to the library with @of_slurm,
+ * a function of Slurm (NULL: not known), it is the latter, and @ret_wrong, which may be NULL, says which was not taken; else "". NULL: there
+ * is none. @ret_version: as Slurm has it. */
+void *site_open_plugin(const struct site *s, const char *name, const void *of_slurm,
+		       uint32_t *ret_version, char *ret_wrong);
 
 /** The path of the plugin of Slurm with the file name @name; false: it is nowhere. */
 bool site_find_plugin(const struct site *s, const char *name, char ret[static PATH_MAX]);

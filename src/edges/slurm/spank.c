@@ -4,7 +4,6 @@
  * of brumate, or its last checkpoint comes back in its place: as the last thing before execve(2), the task becomes brumate-slurm
  * with the command as its arguments. In slurmstepd it notes which step this is, for the proctrack plugin.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,14 +35,9 @@ static enum { WANTED_UNSAID, WANTED_YES, WANTED_NO, WANTED_STEPS } wanted;
 
 __attribute__((constructor)) static void take_version(void)
 {
-	char path[PATH_MAX];
-
 	site_load(&site);
-	void *sibling = site_find_plugin(&site, "proctrack_linuxproc.so", path)
-				? dlopen(path, RTLD_LAZY | RTLD_LOCAL)
-				: NULL;
-	const uint32_t *version = sibling ? dlsym(sibling, "plugin_version") : NULL;
-	plugin_version = version ? *version : 0;
+	site_open_plugin(&site, "proctrack_linuxproc.so", (const void *)slurm_error,
+			 &plugin_version, NULL);
 }
 
 static int on_option(int val, const char *word, int remote)
