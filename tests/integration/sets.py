@@ -310,6 +310,45 @@ def a_connection_to_others_is_refused(bed):
         nodes[0].log().wait_for("beside: Connection reset by peer")
 
 
+KUBECTL = """#!/bin/sh
+# `kubectl exec -i POD -- COMMAND...`, of pods that are nodes of the test.
+case "$1 $2 $4" in "exec -i --") ;; *) echo "error: unknown command" >&2; exit 1 ;; esac
+case $3 in
+ring-workers-0-0) node=node0 ;;
+ring-workers-0-1) node=node1 ;;
+*) echo "Error from server (NotFound): pods \\"$3\\" not found" >&2; exit 1 ;;
+esac
+shift 4
+exec {on} $node "$@"
+"""
+
+
+@case
+def pods_by_kubectl_exec(bed):
+    """Those of a JobSet, by the line of docs/kubernetes.md. A pod that is not there is told as kubectl tells it."""
+    with Nodes(bed, 2) as nodes:
+        nodes.start_ring()
+        os.mkdir(f"{nodes.dir}/bin")
+        with open(f"{nodes.dir}/bin/kubectl", "w", encoding="utf-8") as file:
+            file.write(KUBECTL.replace("{on}", nodes.on))
+        os.chmod(f"{nodes.dir}/bin/kubectl", 0o700)
+        env = {**bed.command_env(), "PATH": f"{nodes.dir}/bin:{os.environ['PATH']}"}
+
+        def pods(verb, *args):
+            return run([bed.brumate, "set", verb, "--dir", nodes.store, "--via", "kubectl exec -i %n --", *args], env=env)
+
+        members = [f"ring-workers-0-{k}:ring" for k in range(2)]
+        gone = pods("checkpoint", "--name", "s", members[0], "ring-workers-0-9:ring")
+        expect(gone.code and 'exited with 1: Error from server (NotFound): pods "ring-workers-0-9" not found' in gone.err, gone.why())
+        nodes.go_on()
+        for turn in range(2):
+            saved = pods("checkpoint", "--name", f"s{turn}", *members)
+            expect(saved.code == 0, saved.why())
+            back = pods("restore", f"s{turn}")
+            expect(back.code == 0, back.why())
+            nodes.go_on()
+
+
 @case
 def two_members_of_one_node_by_loopback(bed):
     """Their connections are of the set, in the same place alone; they are held as those between nodes."""
