@@ -5,6 +5,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/paths.h"
+#include "base/user.h"
 #include "criu-launch/launch.h"
 #include "criu/criu.h"
 #include "process/reap.h"
@@ -441,6 +442,20 @@ static int fail_no_launcher(struct brumate_error *err)
 	return -ENOENT;
 }
 
+/* Whether our user is of the group by now, and got no rights by it at the login that we come from. */
+static bool is_since_of(gid_t gid)
+{
+	auto_free gid_t *groups = NULL;
+	size_t n = 0;
+
+	if (user_groups(&groups, &n, getuid(), getgid(), NULL) < 0)
+		return false;
+	for (size_t i = 0; i < n; i++)
+		if (groups[i] == gid)
+			return true;
+	return false;
+}
+
 /* Root grants the capability by the group of the file. */
 static int fail_not_in_group(const char *path, struct brumate_error *err)
 {
@@ -453,10 +468,17 @@ static int fail_not_in_group(const char *path, struct brumate_error *err)
 	brumate_fail(err, EPERM, "%s: only users of %s may run it", path,
 		     found ? found->gr_name : "its group");
 	brumate_error_exit(err, EXIT_UNSUPPORTED);
-	brumate_hint(err,
-		     "as root: usermod -aG %s USER, who then logs in again; SECURITY.md says what "
-		     "that grants",
-		     found ? found->gr_name : LAUNCH_GROUP);
+	if (found && is_since_of(st.st_gid))
+		brumate_hint(
+			err,
+			"you are of it since: log in again; a job from before that can be saved "
+			"once it is started again");
+	else
+		brumate_hint(
+			err,
+			"as root: usermod -aG %s USER, who then logs in again and starts the job "
+			"again; SECURITY.md says what that grants",
+			found ? found->gr_name : LAUNCH_GROUP);
 	return -EPERM;
 }
 

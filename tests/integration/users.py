@@ -3,6 +3,7 @@
 """Users who are not root, with nothing of root's running: a job of theirs from its start to its end, and what such a
 user may not have. CRIU, shim, broker and keeper run as the user; what the launcher of CRIU adds is one capability."""
 
+import json
 import os
 import time
 
@@ -134,6 +135,29 @@ def without_its_capability_the_launcher_says_so(bed):
         bed.operation("resume", "train")
         log.goes_on()
     finally:
+        allow_launcher(bed.launcher())
+
+
+@case
+@as_user
+def one_who_is_of_the_group_since(bed):
+    """The groups of a process are those of its login: to be told what has been done already helps nobody."""
+    databases = {"passwd": f"fresh:x:{bed.uid}:{bed.uid}::{bed.dir}:/bin/sh\n", "group": f"fresh:x:{bed.uid}:\nsavers:x:4711:fresh\n"}
+    for name, more in databases.items():
+        with open(os.path.join(bed.dir, name), "w", encoding="utf-8") as file:
+            file.write(read_text(f"/etc/{name}") + more)
+    os.chown(bed.launcher(), 0, 4711)
+    os.chmod(bed.launcher(), 0o750)
+    try:
+        mounts = " && ".join(f"mount --bind {bed.dir}/{name} /etc/{name}" for name in databases)
+        for groups, hint in ((f"{bed.uid}", "you are of it since: log in again"), (f"{bed.uid},4711", "")):
+            done = run(["unshare", "-m", "sh", "-c", f"{mounts} && exec setpriv --reuid {bed.uid} --regid {bed.uid} --groups {groups} "
+                        f"{bed.brumate} doctor --format json"], env=bed.command_env())
+            criu = next(f for f in json.loads(done.out)["findings"] if f["key"] == "criu")
+            expect(hint in criu["hint"] and (criu["level"] == "fail" or not hint), f"{groups}: {criu}")
+    finally:
+        os.chown(bed.launcher(), 0, 0)
+        os.chmod(bed.launcher(), 0o755)
         allow_launcher(bed.launcher())
 
 
