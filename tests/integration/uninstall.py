@@ -33,6 +33,9 @@ def what_was_installed_goes(bed):
         done = run([TOOL, build], env=dict(os.environ))
         expect(done.code == 0 and "jobs and checkpoints" in done.out, done.why())
     expect(files_below(place) == [others], f"{files_below(place)}")
+    empty = [base for base, dirs, names in os.walk(place) if "brumate" in base.split("/") and not dirs and not names]
+    expect(not empty, f"empty directories of ours: {empty}")
+    expect(any(base.endswith("/systemd/system") for base, _, _ in os.walk(place)), "a directory of everybody's is gone")
 
 
 @case
