@@ -203,7 +203,14 @@ static int remove_leftovers(const struct invocation *in, struct brumate_error *e
 		return r;
 	if (wants_json(in))
 		return print_json(reply, err);
-	printf("%" JSON_INTEGER_FORMAT "\n", json_integer_value(json_object_get(reply, "swept")));
+	const json_int_t n = json_integer_value(json_object_get(reply, "swept"));
+	if (n)
+		fprintf(stderr, "removed %" JSON_INTEGER_FORMAT " leftover%s of what was killed\n",
+			n, n == 1 ? "" : "s");
+	else
+		fprintf(stderr,
+			"there was nothing to remove: nothing is left of what was killed\n");
+	printf("%" JSON_INTEGER_FORMAT "\n", n);
 	return 0;
 }
 

@@ -490,8 +490,10 @@ static int check_name(const char *name, struct brumate_error *err)
 		return r;
 	if (s.exact) {
 		brumate_fail(err, EEXIST, "name %s is taken by job %s", name, s.id);
-		brumate_hint(err, "choose another --name, or remove that job with `brumate rm %s`",
-			     s.id);
+		auto_(job_fini) struct job taken = JOB_EMPTY;
+		const bool lives = job_load(&taken, s.id, NULL) == 0 && !job_has_ended(&taken);
+		brumate_hint(err, "choose another --name, or remove that job: %s`brumate rm %s`",
+			     lives ? "`brumate kill`, then " : "", s.id);
 		return -EEXIST;
 	}
 	return 0;

@@ -218,6 +218,32 @@ def nothing_that_is_verified(bed):
 
 
 @case
+def a_name_that_is_taken(bed):
+    """What frees it depends on whether its job lives."""
+    bed.counter(name="train", mib=16)
+    done = bed.run(["true"], name="done")
+    bed.cli("wait", done)
+    refused = bed.refused(EXIT_BUSY, "name train is taken by job", "run", "--name", "train", "--", "true")
+    expect("`brumate kill`, then `brumate rm " in refused.err, refused.why())
+    refused = bed.refused(EXIT_BUSY, "name done is taken by job", "run", "--name", "done", "--", "true")
+    expect(f"remove that job: `brumate rm {done}`" in refused.err, refused.why())
+
+
+@case
+def what_is_left_over(bed):
+    """What was done is said, beside the number for scripts; where there is no store yet, too."""
+    done = bed.ok("prune", "--leftovers")
+    expect(done.out == "0\n" and done.err == "there was nothing to remove: nothing is left of what was killed\n", done.why())
+    job, _ = bed.counter(name="train", mib=16)
+    bed.ok("checkpoint", "train", "--leave-running", "--name", "first")
+    partial = os.path.join(bed.store(), ".second.partial")
+    os.mkdir(partial, 0o700)
+    done = bed.ok("prune", "--leftovers")
+    expect(done.out == "1\n" and done.err == "removed 1 leftover of what was killed\n" and not os.path.exists(partial), done.why())
+    bed.expect_state(job, "running")
+
+
+@case
 def an_example_to_begin_with(bed):
     """As README's first command: wherever the programs are installed, and with the counter's own options after it."""
     job, log = bed.started(["--mib", "16", "--chunk-mib", "16"], name="first", options=("--example",))
