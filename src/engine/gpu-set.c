@@ -675,6 +675,9 @@ int gpu_set_bring_back(struct gpu_set *s, struct brumate_error *err)
 {
 	static const enum dev_state from[2] = { DEV_STATE_CHECKPOINTED, DEV_STATE_LOCKED };
 	static const enum dev_action action[2] = { DEV_RESTORE, DEV_UNLOCK };
+
+	for (size_t i = 0; s->vendor->saved_by_criu && i < s->n; i++)
+		gpu_vendor_go_on(s->vendor, s->items[i].id.pid);
 	int r = take_two_steps(s, from, action, GPU_SET_DRIVER_TIMEOUT_MS, err);
 
 	return r < 0 ? r : check_states(s, DEV_STATE_RUNNING, DEV_UNLOCK, err);

@@ -2,10 +2,18 @@
 /* See vendor.h. */
 #include "gpu/vendor.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include "base/cleanup.h"
+#include "base/fd.h"
 #include "base/paths.h"
+#include "gpu/saved-by.h"
 
 static bool is_here(const struct gpu_vendor *vendor)
 {
@@ -63,6 +71,27 @@ char *gpu_kind_broker(const struct gpu_kind *kind)
 
 	return path_format("broker%s%s%s", is_default ? "" : "-", is_default ? "" : vendor->id,
 			   kind->simulated ? "-simulated" : "");
+}
+
+/* ---- processes that CRIU's plugin left paused ---- */
+
+void gpu_vendor_go_on(const struct gpu_vendor *vendor, pid_t pid)
+{
+	const struct gpu_saved_by *by = gpu_saved_by_find(vendor->id);
+	auto_free char *path = path_format("/proc/%d/fd", (int)pid);
+	auto_closedir DIR *dir = by && path ? dir_open(AT_FDCWD, path) : NULL;
+	auto_close int process = (int)syscall(SYS_pidfd_open, pid, 0);
+	struct dirent *e;
+
+	while (dir && process >= 0 && dir_next(dir, &e) > 0) {
+		char target[64];
+		ssize_t n = readlinkat(dirfd(dir), e->d_name, target, sizeof(target));
+		if (n <= 0 || !gpu_vendor_has_device(vendor, target, (size_t)n))
+			continue;
+		auto_close int fd = (int)syscall(SYS_pidfd_getfd, process, atoi(e->d_name), 0);
+		if (fd >= 0)
+			by->go_on(fd);
+	}
 }
 
 /* ---- what a process has open or mapped ---- */

@@ -125,6 +125,9 @@ bool gpu_kind_is_same(const struct gpu_kind *a, const struct gpu_kind *b);
 /** The name of its broker: "broker", "broker-simulated", "broker-ID". Owned; NULL without memory. */
 char *gpu_kind_broker(const struct gpu_kind *kind);
 
+/** Resumes a process on GPUs that CRIU's plugin saves, where a plugin left it paused whose CRIU was killed. */
+void gpu_vendor_go_on(const struct gpu_vendor *vendor, pid_t pid);
+
 /** Whether the @len bytes at @path are the path of a device file of @vendor. Pure. */
 bool gpu_vendor_has_device(const struct gpu_vendor *vendor, const char *path, size_t len);
 

@@ -6,6 +6,7 @@
  *	gpu make          makes /dev/kfd and the render nodes
  *	gpu run           is the GPUs, and says "ready"
  *	gpu fail CALL     from now on calls of that number fail; 0: none
+ *	gpu kill CALL     the same, and who makes them is killed
  *	gpu hold WORDS    lets packets rest after so many words; 0: none
  *	gpu show          prints the number of queues that rest so, of processes, of those paused, and what of each GPU is used
  *	gpu calls         prints how often each call was made
@@ -221,6 +222,8 @@ int main(int argc, char **argv)
 	flock(kernel_fd, LOCK_EX);
 	if (!strcmp(what, "fail"))
 		kernel->fails = (uint32_t)number;
+	else if (!strcmp(what, "kill"))
+		kernel->kills = (uint32_t)number;
 	else if (!strcmp(what, "hold"))
 		kernel->hold_at = number;
 	else if (!strcmp(what, "show"))

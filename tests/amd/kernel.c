@@ -124,6 +124,8 @@ static void unlock_kernel(struct kernel *k, int fd)
 static bool fails(struct kernel *k, enum kernel_call call)
 {
 	k->n_calls[call]++;
+	if (k->kills == (uint32_t)call)
+		kill(getpid(), SIGKILL);
 	return k->fails == (uint32_t)call;
 }
 

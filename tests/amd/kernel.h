@@ -69,6 +69,7 @@ enum kernel_call {
 struct kernel {
 	uint32_t n_gpus;
 	struct kernel_gpu gpus[KERNEL_GPUS];
+	uint32_t kills;	  /* enum kernel_call: who makes it dies in it */
 	uint32_t fails;	  /* enum kernel_call */
 	uint64_t hold_at; /* the GPU rests when a packet is done up to there; 0: never */
 	uint32_t n_held;  /* queues that rest so */

@@ -128,8 +128,8 @@ class AmdBed(Bed):
         super().__init__(build, env, simulated=False)
         self.kernel = os.path.join(build.path, "tests", "amd", "amd-kernel.so")
         self.own.update({"BRUMATE_GPU": "real", "LD_LIBRARY_PATH": "", "BRUMATE_CRIU": self.make_criu()})
-        self.gpu("fail", 0)
-        self.gpu("hold", 0)
+        for word in ("fail", "kill", "hold"):
+            self.gpu(word, 0)
         self.gpus_run = Program([self.amd("amd-gpu"), "run"], os.path.join(self.dir, "gpu.out"), env=dict(os.environ))
         wait_until(lambda: os.path.getsize(os.path.join(self.dir, "gpu.out")), "the GPUs")
 
@@ -267,6 +267,31 @@ def what_cannot_be_restored_does_not_run(bed):
         bed.gpu("fail", CALLS.index(call))
         bed.refused(EXIT_FAILED, "GPU|amdgpu_plugin", "restore", "k")
         bed.gpu("fail", 0)
+        wait_until(lambda: bed.shown()[1] == 0, f"{call}: the driver to forget the process")
+    bed.expect_restorable("k", log)
+
+
+@case
+@on_amd
+def criu_dies(bed):
+    """In the middle of a dump, while the driver has the process paused; and of a restore."""
+    # The shim's own calls of the driver are the stand-in's, too.
+    bed.own["LD_PRELOAD"] = bed.kernel
+    job, log = bed.program_job()
+    for call in ("process-info", "checkpoint", "import", "submit"):
+        bed.gpu("kill", CALLS.index(call))
+        failed = bed.spawn("checkpoint", job)
+        code, _, err = failed.end()
+        expect(code == EXIT_STILL_RUNNING and "killed by signal 9" in err, f"{call}: {code}: {err}")
+        bed.gpu("kill", 0)
+        bed.expect_whole(job, log)
+        expect(bed.shown()[1:] == (1, 0, used()), f"{call}: {bed.shown()}")
+    bed.operation("checkpoint", job, "--name", "k")
+    for call in ("restore", "import", "submit"):
+        bed.gpu("kill", CALLS.index(call))
+        code, _, err = bed.spawn("restore", "k").end()
+        expect(code == EXIT_FAILED, f"{call}: {code}: {err}")
+        bed.gpu("kill", 0)
         wait_until(lambda: bed.shown()[1] == 0, f"{call}: the driver to forget the process")
     bed.expect_restorable("k", log)
 
