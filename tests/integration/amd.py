@@ -298,6 +298,19 @@ def criu_dies(bed):
 
 @case
 @on_amd
+def the_report(bed):
+    """What a stranger with such GPUs runs, and sends."""
+    out = os.path.join(bed.dir, "report")
+    done = run([os.path.join(SOURCE, "tools", "gpu-check"), "--vendor", "amd", "--build", bed.build.path, "--out", out,
+                "--program", f"env LD_PRELOAD={bed.kernel} {bed.amd('amd-program')}"], env=bed.command_env(), timeout=200)
+    expect(done.code == 0 and "3 passed, 0 failed, 0 skipped" in done.out, done.why())
+    with open(os.path.join(out, "report.md"), encoding="utf-8") as file:
+        text = file.read()
+    expect("not run on hardware by us" in text and "| amd: checkpoint and restore | PASS |" in text, text)
+
+
+@case
+@on_amd
 def what_cannot_be_done(bed):
     job, log = bed.program_job()
     bed.refused(EXIT_UNSUPPORTED, "can be saved to a disk only", "suspend", job)
