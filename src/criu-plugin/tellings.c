@@ -43,13 +43,15 @@ static int64_t keyring_of(pid_t pid, int32_t which)
 	return r == 0 ? its : 0;
 }
 
-/* A restored process has that of the shim. One that has none is given that of its user where it asks for it. */
+/* A restored process has that of the shim. One that has none is given that of its user where it asks for it, and processes of root's
+ * shim begin with an empty one (base/user.c), of which nothing is lost. */
 static bool has_other_keyring(pid_t pid)
 {
 	const long own = syscall(SYS_keyctl, KEYCTL_GET_KEYRING_ID, KEY_SPEC_SESSION_KEYRING, 0);
 	const int64_t its = own > 0 ? keyring_of(pid, KEY_SPEC_SESSION_KEYRING) : 0;
 
-	return its > 0 && its != own && its != keyring_of(pid, KEY_SPEC_USER_SESSION_KEYRING);
+	return its > 0 && its != own && its != keyring_of(pid, KEY_SPEC_USER_SESSION_KEYRING) &&
+	       syscall(SYS_keyctl, KEYCTL_READ, its, NULL, 0) != 0;
 }
 
 static bool is_told_to_us(pid_t tid)

@@ -154,8 +154,9 @@ def threads_and_processes_of_a_user(bed):
 @as_user
 def a_session_keyring_is_noted(bed):
     """As in which Kerberos tickets are kept: the shim has another one."""
-    keyctl, join, as_new = {"x86_64": 250, "aarch64": 219}[os.uname().machine], 1, "None"
-    setup = (f"import ctypes; r = ctypes.CDLL(None).syscall({keyctl}, {join}, {as_new})\n"
+    keyctl, add = {"x86_64": (250, 248), "aarch64": (219, 217)}[os.uname().machine]
+    setup = (f"import ctypes; call = ctypes.CDLL(None).syscall; call({keyctl}, 1, None)\n"
+             f"r = call({add}, b'user', b'ticket', b'x', ctypes.c_long(1), -3)\n"
              "print('ready 1', 'joined' if r > 0 else 'LACKS', flush=True)\n"
              "import time\nfor step in range(1 << 30):\n    print(f'step {step} OK', flush=True); time.sleep(0.02)\n")
     job, log = bed.started([PYTHON, "-u", "-c", setup])

@@ -48,8 +48,10 @@ static pid_t start(pid_t *ret_second, bool has_keyring)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		prctl(PR_SET_TIMERSLACK, SLACK_NS);
 		prctl(SET_RULES, 1, 0, 0, 0);
-		if (has_keyring)
+		if (has_keyring) {
 			syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL);
+			syscall(SYS_add_key, "user", "ticket", "x", 1, KEY_SPEC_SESSION_KEYRING);
+		}
 		CHECK(pthread_create(&thread, NULL, second, NULL) == 0);
 		for (;;)
 			pause();
