@@ -41,7 +41,7 @@ DIFFERS = [
     (r"terminal(-raw)?\.slave\.(fl|fdinfo1)", OPENED),
     (r".*\.so59", "groups of a unix socket's peer"),
     (r"unix-dgram-closed\.other\.peer", "name of a peer that is gone"),
-    (r"zombie(-killed)?\.child\.(Groups|SigBlk|ShdPnd|Cap[A-Z][a-z]+):", ZOMBIE),
+    (r"zombie(-killed)?\.child\.(Groups|SigBlk|SigIgn|SigCgt|ShdPnd|Cap[A-Z][a-z]+):", ZOMBIE),
     (r"pipe-no-reader\.end\.waiting", "bytes that nobody can read"),
     (r"(memory-(shared|zero-shared|shared-with-child))\.area\.map\d+", "name of shared anonymous memory"),
     (r"child-stopped\.child\.ShdPnd:", "stop signal of a stopped process"),
@@ -53,6 +53,7 @@ DIFFERS = [
     (r"memory-mseal\..*flags\d+", "sealed mappings"),
     (r"epoll-without-number\.fd\.fdinfo\d+", "numbers of files that an epoll watches under a closed one"),
     (r"timerfd-distant-(monotonic|boottime)\.fd\.fdinfo6", "whether a timer behind a descriptor was set to a time or to a span"),
+    (r"main\.session-keyring", "session keyring, which is empty unless the checkpoint notes it"),
     (r"process\.timers", "numbers and signals of timers of ended threads"),
 ]
 

@@ -14,6 +14,7 @@
 #include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <linux/membarrier.h>
 #include <linux/userfaultfd.h>
 #include <sys/ioctl.h>
@@ -51,13 +52,26 @@ static bool make_advised(void)
 	return p && madvise(p, AREA, kind->detail) == 0 && look_at_memory(p, AREA, "area");
 }
 
+static char *guarded;
+
 static bool make_guarded(void)
 {
 	char *p = anonymous(MAP_PRIVATE);
 
+	guarded = p;
 	/* Reading it would end the program. */
 	return p && madvise(p + 8 * PAGE, PAGE, 102 /* install a guard */) == 0 &&
 	       look_at_memory(p, 8 * PAGE, "area");
+}
+
+static const char *use_guarded(void)
+{
+	char byte;
+	const struct iovec to = { &byte, 1 }, guard = { guarded + 8 * PAGE, 1 };
+
+	return process_vm_readv(getpid(), &to, 1, &guard, 1, 0) < 0 && errno == EFAULT
+		       ? NULL
+		       : "lets a guard be read";
 }
 
 static bool make_locked(void)
@@ -368,7 +382,7 @@ const struct kind kinds_of_memory[] = {
 	{ "memory-mergeable", make_advised, .detail = MADV_MERGEABLE },
 	{ "memory-random", make_advised, .detail = MADV_RANDOM },
 	{ "memory-sequential", make_advised, .detail = MADV_SEQUENTIAL },
-	{ "memory-guard", make_guarded },
+	{ "memory-guard", make_guarded, use_guarded },
 	{ "memory-locked", make_locked },
 	{ "memory-locked-on-fault", make_locked, .detail = 1 },
 	{ "memory-mseal", make_sealed },

@@ -387,7 +387,8 @@ static void look_at_area(const struct object *o)
 
 			for (char *s2, *f = strtok_r(l + 8, " ", &s2); f;
 			     f = strtok_r(NULL, " ", &s2))
-				if (strcmp(f, "sd") && strlen(flags) < 240) {
+				/* Not: that there may be guards, which a mapping beside it may have. */
+				if (strcmp(f, "sd") && strcmp(f, "gu") && strlen(flags) < 240) {
 					strcat(flags, f);
 					strcat(flags, " ");
 				}
