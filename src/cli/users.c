@@ -57,12 +57,12 @@ struct place {
 	char **env;	       /* NULL-terminated: the variables that say where the instance is */
 	size_t n_env;
 	json_t *jobs; /* NULL: could not be looked at */
+	bool is_cut;  /* the user has more, which are left out */
 };
 
 struct places {
 	struct place *items;
 	size_t n;
-	uid_t left_out_of; /* a user of whom not all are here; 0: none */
 };
 
 static void place_fini(struct place *p)
@@ -124,13 +124,26 @@ static bool is_same_place(const struct place *a, const struct place *b)
 	return true;
 }
 
-static bool has_room(const struct places *all, const struct place *p)
+/* Says so once for each user of whom not all are looked at. */
+static bool has_room(struct places *all, const struct place *p)
 {
+	struct place *first = NULL;
 	size_t n = 0;
 
-	for (size_t i = 0; i < all->n; i++)
-		n += all->items[i].uid == p->uid;
-	return n < PLACES_OF_USER_MAX && all->n < PLACES_MAX;
+	for (size_t i = all->n; i-- > 0;)
+		if (all->items[i].uid == p->uid) {
+			first = &all->items[i];
+			n++;
+		}
+	if (n < PLACES_OF_USER_MAX && all->n < PLACES_MAX)
+		return true;
+	if (!first || !first->is_cut)
+		print_note("user %u has processes of more than %d instances of brumate: the others "
+			   "are left out",
+			   (unsigned)p->uid, (int)n);
+	if (first)
+		first->is_cut = true;
+	return false;
 }
 
 static int add_place(struct places *all, struct place *p)
@@ -144,8 +157,6 @@ static int add_place(struct places *all, struct place *p)
 		}
 	const bool is_full = !has_room(all, p);
 	int r = is_full ? 0 : array_add(all->items, all->n, *p);
-	if (is_full)
-		all->left_out_of = p->uid;
 	if (is_full || r < 0)
 		place_fini(p);
 	return r;
@@ -256,12 +267,7 @@ static int find_places(struct places *all, struct brumate_error *err)
 
 	if (r == 0 && users)
 		r = find_by_runtime_dirs(all, users, "", err);
-	r = r < 0 ? r : find_by_runtime_dirs(all, "/tmp", "brumate-", err);
-	if (all->left_out_of)
-		print_note("user %u has processes of more than %d instances of brumate: the others "
-			   "are left out",
-			   (unsigned)all->left_out_of, PLACES_OF_USER_MAX);
-	return r;
+	return r < 0 ? r : find_by_runtime_dirs(all, "/tmp", "brumate-", err);
 }
 
 /* ---- as a user ---- */
