@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 
-from cases import EXIT_STILL_RUNNING, Log, Skipped, all_go_on, case, expect, main, read_text, run, wait_until
+from cases import EXIT_STILL_RUNNING, Log, Skipped, all_go_on, as_user, case, expect, main, read_text, run, wait_until
 
 SWEEP = os.environ.get("BRUMATE_TEST_SWEEP") == "1"
 NEEDED = ("ip", "unshare", "nsenter", "mount")
@@ -700,6 +700,33 @@ def sixty_four_members(bed):
             file.write(f"#!/bin/sh\n{script}\n")
         bed.refused(124 if "time" in words else 1, words, "set", "restore", "many", "--via", fake, "--timeout", "2s")
     bed.expect_whole(job, log)
+
+
+@case
+@as_user
+def of_a_user_without_root(bed):
+    """Jobs without connections are a set as root's are; those with are refused before anything is touched, with what an administrator can do."""
+    jobs = [bed.counter(f"count{k}", mib=4, chunk_mib=4) for k in range(2)]
+    names = [f"count{k}" for k in range(2)]
+    bed.ok("set", "checkpoint", "-R", "--name", "on", *names)
+    for job, log in jobs:
+        bed.expect_whole(job, log)
+    bed.ok("set", "checkpoint", "--name", "off", *names)
+    bed.ok("set", "restore", "off")
+    for job, log in jobs:
+        bed.expect_whole(job, log)
+    logs = [os.path.join(bed.dir, f"ring{k}.log") for k in range(2)]
+    for k in range(2):
+        bed.ok("run", "--name", f"ring{k}", "--log", logs[k], "--", bed.program("ring"), "--mib", 4, f"{k}:2:127.0.0.1,127.0.0.2")
+    for log in logs:
+        Log(log).wait_for("step")
+        Log(log).goes_on()
+    refused = bed.cli("set", "checkpoint", "--name", "ring", "ring0", "ring1")
+    expect(refused.code == 4 and "connection" in refused.err, refused.why())
+    for k in range(2):
+        Log(logs[k]).goes_on()
+    bed.end("ring0")
+    expect(bed.cli("wait", "ring1").code == 3, "the other rank does not find its connection closed")
 
 
 @case
