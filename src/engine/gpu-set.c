@@ -334,6 +334,19 @@ int gpu_set_check_suspend(const struct gpu_set *s, struct brumate_error *err)
 	return -EOPNOTSUPP;
 }
 
+int gpu_set_check_rehearse(const struct gpu_set *s, size_t n_processes, struct brumate_error *err)
+{
+	if (!n_processes || !s->vendor->saved_by_criu)
+		return 0;
+	brumate_fail(
+		err, EOPNOTSUPP,
+		"what processes have on %s GPUs cannot be rehearsed: CRIU's plugin would put it "
+		"there",
+		s->vendor->name);
+	brumate_hint(err, "only a restore tells");
+	return -EOPNOTSUPP;
+}
+
 bool gpu_set_is_asleep(const struct gpu_set *s)
 {
 	for (size_t i = 0; i < s->n; i++)

@@ -55,6 +55,9 @@ int gpu_set_find(struct gpu_set *s, const struct proc_tree *tree, struct brumate
 /** Fails where GPUs cannot be emptied into host memory: -EOPNOTSUPP. */
 int gpu_set_check_suspend(const struct gpu_set *s, struct brumate_error *err);
 
+/** 0; -EOPNOTSUPP: the state of so many processes cannot be restored without the GPUs. */
+int gpu_set_check_rehearse(const struct gpu_set *s, size_t n_processes, struct brumate_error *err);
+
 /** Whether some of them stand still, so that neither the driver nor an agent could answer for them. */
 bool gpu_set_is_asleep(const struct gpu_set *s);
 

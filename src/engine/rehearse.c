@@ -671,11 +671,27 @@ static int rehearse_all(struct rehearsing *h, struct brumate_error *err)
 	return m;
 }
 
+static int check_gpus(struct op *op, struct brumate_error *err)
+{
+	const struct manifest *m = &op->restore.image.manifest;
+	const struct gpu_vendor *saved = gpu_vendor_find(m->job.gpu_vendor);
+	size_t n = 0;
+
+	if (saved)
+		op->gpus.vendor = saved;
+
+	for (size_t i = 0; i < m->n_processes; i++)
+		n += m->processes[i].gpu;
+	return gpu_set_check_rehearse(&op->gpus, n, err);
+}
+
 static int rehearse(struct rehearsing *h, struct brumate_error *err)
 {
 	struct op *op = h->op;
 	int r = secret_believe(op, err);
 
+	if (r == 0)
+		r = check_gpus(op, err);
 	if (r == 0)
 		r = do_aside(h, verify_files, err);
 	if (r == 0)

@@ -314,6 +314,11 @@ def the_report(bed):
 def what_cannot_be_done(bed):
     job, log = bed.program_job()
     bed.refused(EXIT_UNSUPPORTED, "can be saved to a disk only", "suspend", job)
+    bed.refused(EXIT_UNSUPPORTED, "cannot be rehearsed", "checkpoint", job, "--leave-running", "--rehearse")
+    bed.expect_whole(job, log)
+    bed.operation("checkpoint", job, "--leave-running", "--name", "k")
+    bed.refused(EXIT_UNSUPPORTED, "cannot be rehearsed", "rehearse", "k")
+    expect(bed.shown()[1:] == (1, 0, used()), bed.shown())
     bed.expect_whole(job, log)
 
 
