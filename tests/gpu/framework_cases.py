@@ -78,6 +78,7 @@ WAYS = (
     Way("PyTorch, inference", "infer.py"),
     Way("no framework", "driver_api.py", simulated=True),
     Way("PyTorch, tensor shared by two processes", "torch_shared.py"),
+    Way("PyTorch, tensor and events shared by two processes", "torch_shared.py", ("--events",)),
     Way("NCCL, two ranks", "torch_nccl.py", ("--ranks", "2"), gpus=2),
     Way("NCCL, two ranks, P2P by IPC", "torch_nccl.py", ("--ranks", "2"), P2P_BY_IPC, gpus=2),
     Way("NCCL, two ranks, shared memory", "torch_nccl.py", ("--ranks", "2"), BY_HOST_MEMORY, gpus=2),

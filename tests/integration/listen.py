@@ -199,7 +199,7 @@ def a_restore_that_fails(bed):
         c.close()
         expect(bed.has_fired(), point)
         wait_until(lambda: "was reset" in (bed.job(it.job)["message"] or ""), "the reason to be said")
-        expect(it.state() == "checkpointed", it.state())
+        wait_until(lambda: it.state() == "checkpointed", "the job to be on disk as before")
     failed = [e for e in events(bed, "failed") if e["operation"] == "wake"]
     expect(len(failed) == 2, failed)
     it.ask()
