@@ -53,7 +53,7 @@ DIFFERS = [
     (r"memory-mseal\..*flags\d+", "sealed mappings"),
     (r"epoll-without-number\.fd\.fdinfo\d+", "numbers of files that an epoll watches under a closed one"),
     (r"timerfd-distant-(monotonic|boottime)\.fd\.fdinfo6", "whether a timer behind a descriptor was set to a time or to a span"),
-    (r"main\.session-keyring", "session keyring, which is empty unless the checkpoint notes it"),
+    (r"(main|[a-z-]+\.thread)\.session-keyring", "session keyring, which is empty unless the checkpoint notes it"),
     (r"process\.timers", "numbers and signals of timers of ended threads"),
 ]
 
