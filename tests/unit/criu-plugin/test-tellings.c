@@ -102,7 +102,8 @@ int main(void)
 	return 77;
 #else
 	if (SANITIZED_THREADS) {
-		printf("skip: a process has a thread of the sanitizer's own, which nobody traces\n");
+		printf("skip: a process has a thread of the sanitizer's own, which nobody "
+		       "traces\n");
 		return 77;
 	}
 	auto_free struct thread_tellings *t = calloc(1, sizeof(*t));
