@@ -567,7 +567,8 @@ def the_last_lines_of_a_log(bed):
 @case
 def the_last_lines_of_a_log_that_grows(bed):
     """What is written meanwhile is not shown: they are as many as asked for."""
-    job, _ = bed.python("import time\nprint('ready now', flush=True)\nfor i in range(1 << 40):\n print(f'line {i}', flush=True)\n time.sleep(0.0001)")
+    job, _ = bed.python("import time\nprint(9 * 'line\\n' + 'ready now', flush=True)\nfor i in range(1 << 40):\n print(f'line {i}', flush=True)\n"
+                        " time.sleep(0.0001)")
     for _ in range(20):
         lines = bed.ok("logs", "--tail", "10", job).out.splitlines()
         expect(len(lines) == 10, f"{lines}")
