@@ -142,29 +142,24 @@ CUresult event_get(CUipcEventHandle *ret, CUevent event)
 	return r;
 }
 
-/* The driver may give a name again that the program still has for another event: that one is kept while another is made. */
-CUresult event_create(CUevent *ret, unsigned int flags)
+/* Opens @handle, or creates an event where there is none. The driver may give a name again that the program still has for
+ * another event: that one is kept while another is made. */
+static CUresult make_event(CUevent *ret, const CUipcEventHandle *handle, unsigned int flags)
 {
-	CUresult r = driver.cuEventCreate(ret, flags);
+	CUresult r = handle ? driver.cuIpcOpenEventHandle(ret, *handle)
+			    : driver.cuEventCreate(ret, flags);
 
 	if (r || !event_is_renamed(*ret))
 		return r;
 	CUevent taken = *ret;
-	r = event_create(ret, flags);
+	r = make_event(ret, handle, flags);
 	driver.cuEventDestroy_v2(taken);
 	return r;
 }
 
-static CUresult open_distinct(CUevent *ret, CUipcEventHandle handle)
+CUresult event_create(CUevent *ret, unsigned int flags)
 {
-	CUresult r = driver.cuIpcOpenEventHandle(ret, handle);
-
-	if (r || !event_is_renamed(*ret))
-		return r;
-	CUevent taken = *ret;
-	r = open_distinct(ret, handle);
-	driver.cuEventDestroy_v2(taken);
-	return r;
+	return make_event(ret, NULL, flags);
 }
 
 static CUresult open_lent(CUevent *ret, const struct ticket *ticket, const struct context *context)
@@ -175,7 +170,7 @@ static CUresult open_lent(CUevent *ret, const struct ticket *ticket, const struc
 
 	if (r)
 		return r;
-	r = open_distinct(&event, handle);
+	r = make_event(&event, &handle, 0);
 	if (!r && event_note_taken(event, context->handle, ticket)) {
 		driver.cuEventDestroy_v2(event);
 		r = CUDA_ERROR_OUT_OF_MEMORY;
