@@ -209,7 +209,17 @@ static bool any_goes_last(const struct target *target)
 	return false;
 }
 
-/* The others look first whether those that they watch have done anything: these get a moment to do it. */
+/* The others look first whether those that they watch have done anything: these get a moment to do it, from when their
+ * gates have opened. */
+static void await_head_start(const struct op *op)
+{
+	const uint64_t begin_ns =
+		op->progress.released_ns ? op->progress.released_ns : clock_now_ns();
+	struct timespec until = deadline_timespec(begin_ns + HEAD_START_MS * NS_PER_MS);
+
+	clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
+}
+
 int step_continue_others(struct op *op, struct brumate_error *err)
 {
 	struct target *target = op->target;
@@ -218,7 +228,7 @@ int step_continue_others(struct op *op, struct brumate_error *err)
 	if (!target->n_stopped)
 		return 1;
 	if (any_goes_last(target))
-		nanosleep(&(struct timespec){ .tv_nsec = HEAD_START_MS * (long)NS_PER_MS }, NULL);
+		await_head_start(op);
 	standstill_end(target);
 	park_let_in_late(&op->data);
 	return 0;
