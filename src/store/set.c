@@ -18,6 +18,7 @@
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/paths.h"
+#include "chunks/files.h"
 
 DEFINE_AUTO(json_t *, json_decref)
 #define auto_json auto_(json_decref)
@@ -131,7 +132,8 @@ static int fill(int fd, const char *path, json_t *record, struct brumate_error *
 /* 1: its coordinator lives, or that is not known; 0: it is given up now. */
 static int is_led(const char *path)
 {
-	auto_close int fd = open(path, O_RDWR | O_CLOEXEC);
+	/* In another user's store a link may lead to a device, which opening would start. */
+	auto_close int fd = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
 
 	if (fd < 0)
 		return errno == ENOENT ? 0 : -errno;
@@ -246,20 +248,24 @@ void set_forget(const struct set_writer *w)
 
 /* ---- those who take part ---- */
 
-static int read_record(json_t **ret, const char *path, struct brumate_error *err)
+static int parse_record(json_t **ret, const char *text, size_t len, const char *path,
+			struct brumate_error *err)
 {
-	auto_free char *text = NULL;
-	size_t len = 0;
-	int r = file_read_plain(AT_FDCWD, path, SET_RECORD_BYTES_MAX, &text, &len);
-
-	if (r < 0)
-		return r;
 	*ret = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
 	if (json_is_object(*ret))
 		return 0;
 	json_decref(*ret);
 	*ret = NULL;
 	return brumate_fail(err, EBADMSG, "%s: not the record of a set", path);
+}
+
+static int read_record(json_t **ret, const char *path, struct brumate_error *err)
+{
+	auto_free char *text = NULL;
+	size_t len = 0;
+	int r = file_read_plain(AT_FDCWD, path, SET_RECORD_BYTES_MAX, &text, &len);
+
+	return r < 0 ? r : parse_record(ret, text, len, path, err);
 }
 
 static bool says(json_t *o, const char *key, const char *text)
@@ -292,22 +298,48 @@ int set_give_up(const char *path)
 
 /* ---- complete ones ---- */
 
+/* It says on which nodes which checkpoints are run: not a word of it counts where others could have written it. */
+static int read_trusted(json_t **ret, const char *dir, const char *name, struct brumate_error *err)
+{
+	auto_free char *path = path_format("%s/%s", dir, folder), *text = NULL;
+	char own[32];
+	struct stat st;
+	size_t len = 0;
+	auto_close int dir_fd =
+		path ? open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+	auto_close int fd = dir_fd < 0 ? -1 : files_open(dir_fd, name, &st);
+
+	if (fd == -EMEDIUMTYPE || fd == -ELOOP)
+		return brumate_fail(err, EBADMSG, "%s: not the record of a set", name);
+	if (fd < 0)
+		return !path ? -ENOMEM : dir_fd < 0 ? -errno : fd;
+	int r = files_check_owner(&st, err);
+	if (r == 0 && fstat(dir_fd, &st) == 0)
+		r = files_check_owner(&st, err);
+	snprintf(own, sizeof(own), "/proc/self/fd/%d", fd);
+	if (r == 0)
+		r = file_read(AT_FDCWD, own, SET_RECORD_BYTES_MAX, &text, &len);
+	return r < 0 ? r : parse_record(ret, text, len, name, err);
+}
+
 int set_read(json_t **ret, const char *dir, const char *name, struct brumate_error *err)
 {
-	auto_free char *path = path_format("%s/%s/%s", dir, folder, name);
+	struct brumate_error why = BRUMATE_ERROR_NONE;
 	int r = check_name(name, err);
 
 	if (r < 0)
 		return r;
-	r = path ? read_record(ret, path, err) : -ENOMEM;
+	r = read_trusted(ret, dir, name, &why);
 	if (r == -ENOENT) {
 		brumate_fail(err, ENOENT, "no set %s in %s", name, dir);
 		brumate_hint(err, "brumate set ls");
 		return -ENOENT;
 	}
-	if (r == -EBADMSG)
-		return brumate_wrap(err, r, "set %s", name);
-	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
+	if (r < 0 && !why.code)
+		return brumate_fail(err, -r, "set %s: its record in %s/%s: %m", name, dir, folder);
+	if (r < 0 && err)
+		*err = why;
+	return r < 0 ? brumate_wrap(err, r, "set %s", name) : 0;
 }
 
 int set_closes(char **ret, const char *path, const char *checkpoint, struct brumate_error *err)

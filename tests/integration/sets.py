@@ -11,8 +11,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
-from cases import EXIT_STILL_RUNNING, Log, Skipped, all_go_on, as_user, case, expect, main, read_text, run, wait_until
+from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_STILL_RUNNING, EXIT_USAGE, Log, Skipped, all_go_on, as_user, case, expect, main, read_text, run, wait_until
 
 SWEEP = os.environ.get("BRUMATE_TEST_SWEEP") == "1"
 NEEDED = ("ip", "unshare", "nsenter", "mount")
@@ -770,6 +771,111 @@ echo '{{"failed":{{"code":125,"message":"cancelled"}}}}'
                 "--name", "never", "quiet:one", "loud:two")
     expect(os.path.exists(heard), "the other member was not told")
     expect(os.listdir(f"{store}/.sets") == [], "a record is left")
+
+
+# A member, or a record, that is not what it should be.
+
+HOSTILE = """#!/usr/bin/env python3
+import fcntl, json, os, sys, time
+kind = sys.argv[1]
+order = sys.stdin.buffer.raw.readline()
+def say(**line):
+    os.write(1, json.dumps(line).encode() + b"\\n")
+if kind == "stays":  # with all that it has of the channel closed
+    say(failed={"code": 5, "text": "mine"})
+    os.close(0)
+    os.close(1)
+    time.sleep(600)
+elif kind == "connected":
+    while True:
+        say(connections=("open 10.0.0.1:1 10.0.0.2:2 process 1\\n" * 700))
+elif kind == "deaf":  # its stdin has no room left for another word
+    full = os.open("/proc/self/fd/0", os.O_WRONLY | os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(full, b"x" * 512)
+    except BlockingIOError:
+        pass
+    say(at="ready")
+    time.sleep(600)
+elif kind == "paints":
+    os.write(2, b"\\033]0;owned\\007\\xc2\\x9b2J\\xe2\\x80\\xae\\nlast\\n")
+    say(failed={"code": 5, "text": "\\033[31mred"})
+"""
+
+
+@case
+def members_that_are_hostile(bed):
+    """None of them keeps the coordinator, its memory, or its terminal."""
+    fake, store = (os.path.join(bed.dir, name) for name in ("hostile", "store-of-sets"))
+    with open(fake, "w", encoding="utf-8") as file:
+        file.write(HOSTILE)
+    os.chmod(fake, 0o755)
+
+    def refused(kind, code, words):
+        begun = time.monotonic()
+        done = bed.refused(code, words, "set", "checkpoint", "--dir", store, "--via", f"{fake} %n", "--timeout", "20s", "--name", "never", f"{kind}:one", timeout=60)
+        expect(time.monotonic() - begun < 30, f"{kind}: it took {time.monotonic() - begun:.0f} s")
+        return done
+
+    refused("stays", EXIT_STILL_RUNNING, "member stays:one: mine")
+    refused("deaf", EXIT_STILL_RUNNING, "its channel does not read what it is told")
+    # What it may take is little enough that an address space of 512 MiB does.
+    limited = run(["sh", "-c", f"ulimit -v {512 << 10}; exec {bed.brumate} set checkpoint --dir {store} --via '{fake} %n' --timeout 60s --name never connected:one"],
+                  env=bed.command_env(), timeout=90)
+    expect(limited.code == EXIT_STILL_RUNNING and "there is no room for all that it is connected to" in limited.err, limited.why())
+    painted = refused("paints", EXIT_STILL_RUNNING, "member paints:one")
+    expect("\x1b" not in painted.err and "\u009b" not in painted.err and "\u202e" not in painted.err, repr(painted.err))
+    expect("paints: ?" in painted.err, f"what it said is not shown: {painted.err!r}")
+
+
+@case
+def records_that_are_forged(bed):
+    """A record names nodes, which a launcher takes for words of its command, and checkpoints: it is of who restores it, or of root."""
+    fake, went = os.path.join(bed.dir, "fake"), os.path.join(bed.dir, "went")
+    with open(fake, "w", encoding="utf-8") as file:
+        file.write(f'#!/bin/sh\necho "$1" >>{went}\nshift\nexec {bed.brumate} set member\n')
+    os.chmod(fake, 0o755)
+    store = os.path.join(bed.dir, "store-of-sets")
+    job, log = bed.counter(mib=1, chunk_mib=1)
+    via = ("--dir", store, "--via", f"{fake} %n")
+    bed.refused(EXIT_USAGE, "a node begins with a letter", "set", "checkpoint", *via, "--name", "one", "--", f"-oProxyCommand=x:{job}")
+    bed.ok("set", "checkpoint", *via, "--name", "one", f"well:{job}")
+    path = os.path.join(store, ".sets", "one")
+    record = json.loads(read_text(path))
+    os.unlink(went)
+
+    def forged(change, code, words):
+        other = json.loads(json.dumps(record))
+        change(other["members"])
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(other, file)
+        bed.refused(code, words, "set", "restore", *via, "one")
+        expect(not os.path.exists(went), "a member was started")
+
+    forged(lambda members: members[0].update(node="-oProxyCommand=touch here"), EXIT_BAD_IMAGE, "a node begins with a letter")
+    forged(lambda members: members.extend(members * 3), EXIT_BAD_IMAGE, "twice")
+    forged(lambda members: members[0].update(checkpoint="../../etc"), EXIT_BAD_IMAGE, "names no checkpoint")
+    forged(lambda members: members[0].update(digest="sha256:" + 64 * "0"), EXIT_BAD_IMAGE, "is not the one that the set was made of")
+    forged(lambda _: os.chmod(path, 0o622), EXIT_PERMISSION, "users other than its owner may write to it")
+    os.chmod(path, 0o600)
+    forged(lambda _: os.chmod(os.path.dirname(path), 0o777), EXIT_PERMISSION, "users other than its owner may write to it")
+    os.chmod(os.path.dirname(path), 0o700)
+    if os.getuid() == 0:
+        forged(lambda _: os.chown(path, 60000, 60000), EXIT_PERMISSION, "belongs to uid 60000")
+        os.chown(path, 0, 0)
+    os.rename(path, path + ".aside")
+    os.mkfifo(path)
+    bed.refused(EXIT_BAD_IMAGE, "not the record of a set", "set", "restore", *via, "one", timeout=20)
+    os.unlink(path)
+    os.symlink(path + ".aside", path)
+    bed.refused(EXIT_BAD_IMAGE, "not the record of a set", "set", "restore", *via, "one", timeout=20)
+    os.unlink(path)
+    os.rename(path + ".aside", path)
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(record, file)
+    bed.ok("set", "restore", *via, "one")
+    log.goes_on()
 
 
 if __name__ == "__main__":

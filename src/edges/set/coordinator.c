@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,11 +20,13 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/paths.h"
+#include "cli/output.h"
 #include "wire/wire.h"
 
 enum {
 	WORDS_MAX = 256,
 	GIVE_UP_MS = 60000,
+	CONNECTIONS_BYTES_MAX = 16 << 20, /* of a member: more than a hundred thousand */
 	CHANNEL_END_MS = 5000,
 	/* How long one that is idle waits for the others at first, and at most. */
 	IDLE_MS = 20,
@@ -151,7 +154,16 @@ static int start_channel(const struct set *s, struct member *m, struct brumate_e
 	m->out = from[0];
 	m->said = said[0];
 	fcntl(m->said, F_SETFL, O_NONBLOCK);
+	fcntl(m->in, F_SETFL, O_NONBLOCK);
 	return m->pid < 0 ? brumate_fail(err, errno, "fork: %m") : 0;
+}
+
+/* ---- what members say ---- */
+
+static void fail_member(struct member *m, int code, const char *text)
+{
+	if (!m->why.code)
+		brumate_fail(&m->why, code, "%s", text);
 }
 
 static void send_line(struct member *m, json_t *line)
@@ -165,27 +177,28 @@ static void send_line(struct member *m, json_t *line)
 	for (size_t done = 0; m->in >= 0 && done < len;) {
 		ssize_t n = write(m->in, whole + done, len - done);
 
+		/* What fits into a pipe was not read: it listens to nobody, and nobody waits for that. */
+		if (n < 0 && errno == EAGAIN) {
+			fail_member(m, EPROTO, "its channel does not read what it is told");
+			m->ended = true;
+		}
 		if (n < 0 && errno != EINTR)
 			cleanup_close(&m->in);
 		done += n > 0 ? (size_t)n : 0;
 	}
 }
 
-/* ---- what members say ---- */
-
-static void fail_member(struct member *m, int code, const char *text)
-{
-	if (!m->why.code)
-		brumate_fail(&m->why, code, "%s", text);
-}
-
 static void take_connections(struct member *m, const char *lines)
 {
-	char *all = path_format("%s%s", m->connections ? m->connections : "", lines);
+	const size_t have = m->connections ? strlen(m->connections) : 0, more = strlen(lines);
+	char *all = have + more < CONNECTIONS_BYTES_MAX ? realloc(m->connections, have + more + 1)
+							: NULL;
 
-	if (!all)
-		fail_member(m, ENOMEM, "no memory for what it is connected to");
-	free(m->connections);
+	if (!all) {
+		fail_member(m, ENOMEM, "there is no room for all that it is connected to");
+		return;
+	}
+	memcpy(all + have, lines, more + 1);
 	m->connections = all;
 }
 
@@ -209,6 +222,14 @@ static void take_line(struct member *m, const char *line)
 	m->ended = m->ended || failed || m->done || m->why.code;
 }
 
+/* Another machine's words are no orders to this terminal. */
+static void print_said(const struct member *m)
+{
+	fprintf(stderr, "%s: ", *m->node ? m->node : "here");
+	print_plain(stderr, m->last_said);
+	fputc('\n', stderr);
+}
+
 /* Passes on what it says to people, but for the last line: that may be why it fails. */
 static void pass_on_said(struct member *m, const char *text, size_t len)
 {
@@ -218,7 +239,8 @@ static void pass_on_said(struct member *m, const char *text, size_t len)
 		size_t have = strlen(last);
 
 		if (have && last[have - 1] == '\n') {
-			fprintf(stderr, "%s: %s", *m->node ? m->node : "here", last);
+			last[have - 1] = '\0';
+			print_said(m);
 			last[0] = '\0';
 			have = 0;
 		}
@@ -436,7 +458,7 @@ static void tell_how_ended(struct member *m, int status)
 	last[strcspn(last, "\n")] = '\0';
 	const char *colon = *last ? ": " : "";
 	if (!is_reason && *last)
-		fprintf(stderr, "%s: %s\n", *m->node ? m->node : "here", last);
+		print_said(m);
 	else if (is_reason && WIFSIGNALED(status))
 		brumate_fail(&m->why, EPIPE, "its channel has ended: by signal %d%s%s",
 			     WTERMSIG(status), colon, last);
@@ -447,12 +469,23 @@ static void tell_how_ended(struct member *m, int status)
 			     WEXITSTATUS(status), colon, last);
 }
 
+/* A process that has closed its channel may never end. */
+static bool has_ended(pid_t pid, uint64_t deadline_ns)
+{
+	auto_close int fd = (int)syscall(SYS_pidfd_open, pid, 0);
+	struct pollfd p = { .fd = fd, .events = POLLIN };
+
+	return fd >= 0 && poll(&p, 1, deadline_left_ms(deadline_ns)) > 0;
+}
+
 /* Channels that hang are killed; the members at their other ends come to their end without them. */
 static void end_channels(struct set *s)
 {
+	const uint64_t deadline_ns = deadline_in_ms(CHANNEL_END_MS);
+
 	for (size_t i = 0; i < s->n; i++)
 		cleanup_close(&s->members[i].in);
-	for (uint64_t deadline_ns = deadline_in_ms(CHANNEL_END_MS); !all_are_closed(s);)
+	while (!all_are_closed(s))
 		if (hear_some(s, deadline_ns, -1) < 0)
 			break;
 	for (size_t i = 0; i < s->n; i++) {
@@ -461,7 +494,7 @@ static void end_channels(struct set *s)
 
 		if (m->pid <= 0)
 			continue;
-		if (m->out >= 0)
+		if (m->out >= 0 || !has_ended(m->pid, deadline_ns))
 			kill(-m->pid, SIGKILL);
 		cleanup_close(&m->out);
 		if (waitpid(m->pid, &status, 0) == m->pid)

@@ -5,6 +5,7 @@
  */
 #include "edges/set/set.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,21 @@ static int find_store(char **ret, const struct invocation *in, struct brumate_er
 	       : conf.store_dir ? strdup(conf.store_dir)
 				: path_checkpoints_dir();
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
+}
+
+/* A launcher takes it for a word of its own command: one that begins with "-" is an option of ssh's, which may run anything. */
+static int check_node(const char *node, size_t len, int code, struct brumate_error *err)
+{
+	static const char rest[] = "._-@/:+";
+
+	for (size_t i = 0; i < len; i++)
+		if (!isalnum((unsigned char)node[i]) && (i == 0 || !strchr(rest, node[i])))
+			return brumate_fail(
+				err, code,
+				"a node begins with a letter or a digit, and has no other "
+				"characters than those and \"%s\"",
+				rest);
+	return 0;
 }
 
 static int prepare(struct set *s, const struct invocation *in, struct brumate_error *err)
@@ -146,6 +162,8 @@ static int add_job(struct set *s, const struct invocation *in, const struct savi
 
 	if (!*job)
 		return brumate_fail(err, EINVAL, "\"%s\": expected NODE:JOB", word);
+	if (check_node(word, colon ? (size_t)(colon - word) : 0, EINVAL, err) < 0)
+		return brumate_wrap(err, -EINVAL, "\"%s\"", word);
 	for (size_t i = 0; i < s->n; i++)
 		if (!strcmp(s->members[i].what, job) &&
 		    strlen(s->members[i].node) == (size_t)(job - word) - !!colon &&
@@ -248,6 +266,12 @@ static int add_saved(struct set *s, const struct invocation *in, const char *dir
 
 	if (!manifest_id_is_valid(id))
 		return brumate_fail(err, EBADMSG, "its record names no checkpoint");
+	if (check_node(node, strlen(node), EBADMSG, err) < 0)
+		return brumate_wrap(err, -EBADMSG, "member \"%s\"", node);
+	for (size_t i = 0; i < s->n; i++)
+		if (!strcmp(s->members[i].what, id))
+			return brumate_fail(err, EBADMSG, "its record names checkpoint %s twice",
+					    id);
 	int r = store_open(&image, dir, id, err);
 	if (r < 0)
 		return r;

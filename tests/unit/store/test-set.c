@@ -49,6 +49,29 @@ static void test_committed(void)
 	CHECK(set_counts(dir, "one", "a") == 0);
 }
 
+/* What others could have written, or is no file, is no record; a link is followed by nobody who looks for what is left. */
+static void test_of_others(void)
+{
+	char path[sizeof(dir) + 64], left[sizeof(dir) + 64];
+	struct set_writer w = SET_WRITER_EMPTY;
+	json_t *record = NULL;
+
+	CHECK(set_begin(&w, dir, "others", SET_SAVE, NULL) == 0);
+	commit(&w, "a", 0);
+	snprintf(path, sizeof(path), "%s/.sets/others", dir);
+	CHECK(chmod(path, 0620) == 0 && set_read(&record, dir, "others", NULL) == -EACCES);
+	CHECK(chmod(path, 0600) == 0 && set_read(&record, dir, "others", NULL) == 0);
+	json_decref(record);
+	CHECK(unlink(path) == 0 && symlink("/dev/null", path) == 0);
+	CHECK(set_read(&record, dir, "others", NULL) == -EBADMSG);
+	CHECK(unlink(path) == 0 && mkfifo(path, 0600) == 0);
+	CHECK(set_read(&record, dir, "others", NULL) == -EBADMSG);
+	CHECK(unlink(path) == 0);
+	snprintf(left, sizeof(left), "%s/.sets/.others.0123456789abcdef.save", dir);
+	CHECK(symlink(dir, left) == 0 && set_counts(dir, "others", "a") < 0);
+	CHECK(unlink(left) == 0 && set_counts(dir, "others", "a") == 0);
+}
+
 static void test_given_up(void)
 {
 	struct set_writer w = SET_WRITER_EMPTY, other = SET_WRITER_EMPTY;
@@ -126,6 +149,7 @@ int main(void)
 	if (!mkdtemp(dir))
 		return 1;
 	test_committed();
+	test_of_others();
 	test_given_up();
 	test_left();
 	test_restored();
