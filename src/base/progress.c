@@ -17,7 +17,7 @@ enum { LATE_BYTES_MAX = 200, TICK_MS = 200, NOTE_BYTES_MAX = 512 };
 void progress_init(struct progress *p, const struct progress_caller *caller, uint32_t timeout_ms)
 {
 	*p = (struct progress){
-		.caller = *caller,
+		.caller = caller ? *caller : (struct progress_caller){ 0 },
 		.timeout_ms = timeout_ms,
 		.start_ns = clock_now_ns(),
 		.deadline_ns = timeout_ms ? deadline_in_ms(timeout_ms) : DEADLINE_NEVER,

@@ -73,7 +73,7 @@ struct progress {
 	bool has_failed;
 };
 
-/** Starts the clock of an operation with the limit @timeout_ms (0: none). */
+/** Starts the clock of an operation with the limit @timeout_ms (0: none). @caller: NULL: nobody. */
 void progress_init(struct progress *p, const struct progress_caller *caller, uint32_t timeout_ms);
 void progress_fini(struct progress *p);
 

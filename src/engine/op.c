@@ -340,7 +340,7 @@ static uint64_t boot_time_of(uint64_t ns)
 	return ns ? clock_boot_ns() - (now_ns > ns ? now_ns - ns : 0) : 0;
 }
 
-void op_count(const struct op *op, int result)
+static void count(const struct op *op, int result)
 {
 	const struct job_outcome outcome = {
 		.kind = op->kind,
@@ -377,8 +377,12 @@ static void tell_event(const struct op *op, json_t *summary)
 	event_add(op->target, op->kind, o);
 }
 
-void op_finish(struct op *op)
+void op_finish(struct op *op, int result)
 {
+	if (result < 0) {
+		count(op, result);
+		return;
+	}
 	auto_json json_t *summary = op_summary(op);
 	auto_free char *text = summary ? json_dumps(summary, JSON_INDENT(1)) : NULL;
 	auto_free char *path = path_format("%s/last.json", op->target->dir);
@@ -386,7 +390,7 @@ void op_finish(struct op *op)
 	if (text && path && file_swap(AT_FDCWD, path, text, strlen(text), 0600) < 0)
 		log_warn("the summary could not be stored: path=%s", path);
 	tell_event(op, summary);
-	op_count(op, 0);
+	count(op, 0);
 	log_info("%s of job %s done: seconds=%.3f gpu_bytes=%llu image_bytes=%llu", op->kind,
 		 op->target->id, clock_since_s(op->progress.start_ns),
 		 (unsigned long long)op->gpu_bytes, (unsigned long long)op->image_bytes);

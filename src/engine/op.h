@@ -94,13 +94,14 @@ struct op {
 	struct op_images images;
 	struct op_checkpoint checkpoint;
 	struct op_restore restore;
-	struct listeners *listeners; /* borrowed: that are held while the job is checkpointed; NULL: none may be */
+	struct listeners *
+		listeners; /* borrowed: that are held while the job is checkpointed; NULL: none may be */
 	int together_fd; /* to the coordinator of several operations (engine/together.h); -1: none */
 	bool together_idle; /* the meeting of that name is over */
 	char *together_closes; /* owned: connections that a restored member finds closed (sockets_close) */
 };
 
-/** @request: borrowed, as long as @op lives, but for its GPU map, which is the caller's to hand over; NULL:
+/** @caller: NULL: nobody watches it. @request: borrowed, as long as @op lives, but for its GPU map, which is the caller's to hand over; NULL:
  * nothing is asked for. A caller with a vault hands that over too. */
 void op_init(struct op *op, const char *kind, struct target *target,
 	     const struct progress_caller *caller, const struct request *request);
@@ -128,10 +129,8 @@ json_t *op_progress_to_json(const struct progress_sample *sample);
 
 /** The Summary type of io.brumate (owned); also stored as the job's last.json by op_finish(). */
 json_t *op_summary(const struct op *op);
-void op_finish(struct op *op);
-
-/** Counts the operation, which ended with @result (0 or -errno), for monitoring (job/counts.h). */
-void op_count(const struct op *op, int result);
+/** Counts the operation, which ended with @result (0 or -errno), for monitoring (job/counts.h), and stores the summary of one that is done. */
+void op_finish(struct op *op, int result);
 
 /* ---- the plan ---- */
 

@@ -954,11 +954,10 @@ static int scan_process(struct doctor *d, struct proc_id root, struct brumate_er
 	struct job j = {
 		.owned_by = &job_target_owner, .root = root, .gpu_kind = d->kind, .by_pid = true
 	};
-	struct progress_caller nobody = { 0 };
 	auto_(op_fini) struct op op;
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
 
-	op_init(&op, "scan", &j.target, &nobody, NULL);
+	op_init(&op, "scan", &j.target, NULL, NULL);
 	int r = op_find_gpus(&op, err);
 	if (r < 0 && r != -ESRCH) {
 		finding_error(d, FINDING_WARN, "driver", err);

@@ -43,31 +43,29 @@ static int reply_asked(struct wire_call_context *call, const struct job *job,
 	return answer && reply ? wire_reply(call, reply) : -ENOMEM;
 }
 
-static int make_checkpoint(struct shim *s, struct request *request, const struct brumate_conf *conf,
-			   struct brumate_error *err)
+/* As @request says (taken over). */
+static int make_checkpoint(struct shim *s, struct request *request, struct brumate_error *err)
 {
-	const struct progress_caller nobody = { 0 };
-	auto_(op_fini) struct op op;
+	auto_(shim_own_fini) struct shim_own own;
+	int r = shim_own_init(&own, s, "checkpoint", request, 0, err);
 
-	op_init(&op, "checkpoint", &s->job.target, &nobody, request);
-	shim_prepare_op(s, &op, request, conf);
-	mend_secure(s);
-	int r = engine_checkpoint(&op, err);
+	*request = (struct request){ 0 };
 	if (r == 0)
-		op_finish(&op);
-	else
-		op_count(&op, r);
-	store_abort(&op.checkpoint.writer); /* before another checkpoint may take that id */
+		r = engine_checkpoint(&own.op, err);
+	op_finish(&own.op, r);
+	store_abort(&own.op.checkpoint.writer); /* before another checkpoint may take that id */
 	return r;
 }
 
 /* Replies, and carries out what was asked. The record is taken; whether it is given back is the caller's care. */
 static void serve_member(struct shim *s, struct wire_call_context *call, struct request *request,
-			 const struct brumate_conf *conf, struct proc_id caller)
+			 struct proc_id caller)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
+	char id[MANIFEST_ID_BYTES];
 	int r;
 
+	memcpy(id, request->id, sizeof(id));
 	write_answer(&s->job, request->id, -EINPROGRESS, "under way");
 	if (reply_asked(call, &s->job, request) < 0)
 		return;
@@ -75,20 +73,19 @@ static void serve_member(struct shim *s, struct wire_call_context *call, struct 
 	if (r < 0)
 		brumate_fail(&err, -r, "the process that asked has not ended");
 	else
-		r = make_checkpoint(s, request, conf, &err);
+		r = make_checkpoint(s, request, &err);
 	if (r < 0) {
 		log_warn("a checkpoint that job %s asked for failed: reason=\"%s\"", s->job.id,
 			 err.text);
 		hooks_failed(s, "checkpoint --self", err.text);
 	}
-	write_answer(&s->job, request->id, r, r < 0 ? err.text : "done");
+	write_answer(&s->job, id, r, r < 0 ? err.text : "done");
 }
 
 int asked_checkpoint(struct shim *s, struct wire_call_context *call, json_t *parameters,
 		     struct brumate_error *err)
 {
 	auto_(request_fini) struct request request = { 0 };
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	struct proc_info caller;
 	uid_t uid;
 	gid_t gid;
@@ -100,14 +97,12 @@ int asked_checkpoint(struct shim *s, struct wire_call_context *call, json_t *par
 	if (r == 0)
 		r = wire_get_bool(parameters, "unnamed", &request.unnamed, err);
 	if (r == 0)
-		r = conf_load(&conf, err);
-	if (r == 0)
 		r = proc_read(&caller, pid, err);
 	if (r == 0)
 		r = shim_begin(s, "checkpoint", 1u << JOB_RUNNING, err);
 	if (r < 0)
 		return r;
-	serve_member(s, call, &request, &conf, caller.id);
+	serve_member(s, call, &request, caller.id);
 	shim_end(s);
 	return 0;
 }

@@ -62,39 +62,30 @@ static void restore(void *arg)
 	struct listen *l = arg;
 	struct shim *s = l->shim;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	const struct progress_caller caller = { s, shim_note_progress, shim_is_stopping };
-	auto_(request_fini) struct request request = { 0 };
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	auto_(op_fini) struct op op;
-	int r = conf_load(&conf, &err);
+	auto_(shim_own_fini) struct shim_own own;
+	struct op_restore *of = &own.op.restore;
+	int r = shim_own_init(&own, s, "restore", &(struct request){ 0 }, REQUEST_RESTORE, &err);
+	const uint64_t wait_ms = own.conf.wake_wait_ms;
 
-	request_configure(&request, REQUEST_RESTORE, &conf);
-	request.wait_ms = conf.wake_wait_ms && conf.wake_wait_ms < INT32_MAX
-				  ? (uint32_t)conf.wake_wait_ms
-				  : WAIT_MS_DEFAULT;
-	op_init(&op, "restore", &s->job.target, &caller, &request);
-	shim_prepare_op(s, &op, &request, &conf);
+	own.request.wait_ms = wait_ms && wait_ms < INT32_MAX ? (uint32_t)wait_ms : WAIT_MS_DEFAULT;
 	if (r == 0 && !s->job.checkpoint_path)
 		r = brumate_fail(&err, ENOENT, "its checkpoint has been removed");
 	if (r == 0)
-		r = store_open(&op.restore.image, NULL, s->job.checkpoint_path, &err);
+		r = store_open(&of->image, NULL, s->job.checkpoint_path, &err);
 	if (r == 0) {
-		snprintf(op.restore.of, sizeof(op.restore.of), "%s", s->job.id);
-		shim_forget_exits(s);
+		snprintf(of->of, sizeof(of->of), "%s", s->job.id);
 		shim_life_begins(s);
-		mend_secure(s);
-		r = engine_restore(&op, &err);
+		r = engine_restore(&own.op, &err);
 	}
 	s->ending = true;
-	store_image_fini(&op.restore.image);
+	store_image_fini(&of->image);
+	op_finish(&own.op, r);
 	if (r == 0) {
-		op_finish(&op);
 		tell_event(l);
-		hooks_after(s, &conf, &op);
+		hooks_after(s, &own.conf, &own.op);
 		l->pause_ms = FIRST_PAUSE_MS;
 	} else {
 		l->has_failed = true;
-		op_count(&op, r);
 		fail(l, &err);
 	}
 	shim_end(s);

@@ -74,11 +74,9 @@ static int take_vault(struct shim *s, struct op *op, struct brumate_error *err)
 void mend_job(struct shim *s, const char *kind)
 {
 	auto_(op_fini) struct op op;
-	const struct progress_caller nobody = { 0 };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	op_init(&op, kind, &s->job.target, &nobody, NULL);
-	op.data.vault = &s->vault;
+	shim_op_init(s, &op, kind);
 	int r = take_vault(s, &op, &err);
 	if (r == 0)
 		r = engine_recover(&op, &err);

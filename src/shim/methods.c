@@ -137,7 +137,7 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 			 .image); /* before the reply, after which the caller may remove the checkpoint */
 	if (r < 0) {
 		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->target->id, err->text);
-		op_count(op, r);
+		op_finish(op, r);
 		if (r == -ECANCELED)
 			event_add_failure(op->target, op->kind, err->text);
 		else
@@ -147,7 +147,7 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 		shim_end(s);
 		return r;
 	}
-	op_finish(op);
+	op_finish(op, 0);
 	hooks_after(s, conf, op);
 	auto_json json_t *reply = json_pack("{s:o}", "summary", op_summary(op));
 	if (what->where == REQUEST_RESTORE && reply) {
@@ -239,7 +239,6 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 	if (request.dry_run)
 		return foresee(s, &op, call, err);
 	if (what->where == REQUEST_RESTORE) {
-		shim_forget_exits(s);
 		shim_life_begins(s);
 	}
 	mend_secure(s);
@@ -488,10 +487,8 @@ static int method_wait(void *arg, struct wire_call_context *call, json_t *parame
 static void leave_gpu(struct shim *s)
 {
 	auto_(op_fini) struct op op;
-	const struct progress_caller nobody = { 0 };
 
-	op_init(&op, "kill", &s->job.target, &nobody, NULL);
-	op.data.vault = &s->vault;
+	shim_op_init(s, &op, "kill");
 	if (shim_begin(s, "kill", IN(JOB_RUNNING), NULL) < 0)
 		return;
 	if (s->job.restored && op_find_gpus(&op, NULL) == 0)
@@ -625,22 +622,34 @@ static int add_memory(struct op *op, struct scan_report *report, struct brumate_
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 
+/* Takes the record, and makes @ret an operation that knows GPUs and agents. Ended by shim_end() where that did not fail. */
+static int begin_scan(struct shim *s, struct op *ret, struct brumate_error *err)
+{
+	int r = shim_begin(s, "scan", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err);
+
+	shim_op_init(s, ret, "scan");
+	if (r < 0)
+		return r;
+	r = op_find_gpus(ret, err);
+	if (r == 0)
+		r = op_find_agents(ret, true, err);
+	if (r < 0)
+		shim_end(s);
+	return r;
+}
+
 static int method_scan(void *arg, struct wire_call_context *call, json_t *parameters,
 		       struct brumate_error *err)
 {
 	struct shim *s = arg;
 	auto_(scan_report_fini) struct scan_report report = SCAN_REPORT_EMPTY;
 	auto_(op_fini) struct op op;
-	const struct progress_caller nobody = { 0 };
-	int r = shim_begin(s, "scan", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err);
+	int r = begin_scan(s, &op, err);
 
 	(void)parameters;
-	op_init(&op, "scan", &s->job.target, &nobody, NULL);
 	if (r < 0)
 		return r;
-	op.data.vault = &s->vault;
-	if ((r = op_find_gpus(&op, err)) == 0 && (r = op_find_agents(&op, true, err)) == 0)
-		r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU | SCAN_SLOW, &report, err);
+	r = preflight_scan(&op, SCAN_GPU | SCAN_CRIU | SCAN_SLOW, &report, err);
 	if (r == 0)
 		r = add_memory(&op, &report, err);
 	if (r == 0)
@@ -687,20 +696,14 @@ static int method_memory(void *arg, struct wire_call_context *call, json_t *para
 {
 	struct shim *s = arg;
 	auto_(op_fini) struct op op;
-	int r = shim_begin(s, "scan", IN(JOB_RUNNING) | IN(JOB_SUSPENDED), err);
+	int r = begin_scan(s, &op, err);
 
 	(void)parameters;
-	op_init(&op, "scan", &s->job.target, &(struct progress_caller){ 0 }, NULL);
-	op.data.vault = &s->vault;
 	if (r < 0)
 		return r;
-	r = op_find_gpus(&op, err);
-	if (r == 0)
-		r = op_find_agents(&op, true, err);
-	auto_json json_t *reply =
-		r == 0 ? json_pack("{s:o}", "processes", memory_to_json(&op)) : NULL;
+	auto_json json_t *reply = json_pack("{s:o}", "processes", memory_to_json(&op));
 	shim_end(s);
-	return r < 0 ? r : wire_reply(call, reply);
+	return wire_reply(call, reply);
 }
 
 const struct wire_method shim_methods[] = {

@@ -26,11 +26,9 @@ struct owner {
 static int end_processes(struct shim *s, struct brumate_error *err)
 {
 	auto_(op_fini) struct op op;
-	const struct progress_caller nobody = { 0 };
 	struct job *job = &s->job;
 
-	op_init(&op, "end", &job->target, &nobody, NULL);
-	op.data.vault = &s->vault;
+	shim_op_init(s, &op, "end");
 	if (!job->root.pid || job_has_ended(job))
 		return 0;
 	/* Off the GPU first, as kill does it. */

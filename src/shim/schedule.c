@@ -92,21 +92,21 @@ static void prune_checkpoints(const char *job, const struct job_schedule *schedu
 		log_warn("old checkpoints stay: job=%s reason=\"%s\"", job, err.text);
 }
 
-/* The request for one checkpoint. What was not given is as the configuration says now, as for a checkpoint
+/* Begins one checkpoint. What was not given is as the configuration says now, as for a checkpoint
  * by command. */
-static int make_request(struct request *ret, const struct job *job, const struct brumate_conf *conf,
-			struct brumate_error *err)
+static int begin(struct shim_own *ret, struct shim *s, struct brumate_error *err)
 {
+	struct request asked = s->job.schedule.request, *request = &ret->request;
 	enum chunks_compress how;
 
-	*ret = job->schedule.request;
-	ret->leave_running = true;
-	store_new_id(ret->id, ret->dir, job->name);
-	ret->unnamed = true;
-	request_configure(ret, REQUEST_SCHEDULE, conf);
-	if (chunks_parse_compress(&how, ret->compress) < 0)
-		return brumate_fail(err, EINVAL, "compress: %s", ret->compress);
-	return *ret->key_file ? store_key_load(&ret->key, ret->key_file, err) : 0;
+	asked.leave_running = asked.unnamed = true;
+	store_new_id(asked.id, asked.dir, s->job.name);
+	int r = shim_own_init(ret, s, "checkpoint", &asked, REQUEST_SCHEDULE, err);
+	if (r < 0)
+		return r;
+	if (chunks_parse_compress(&how, request->compress) < 0)
+		return brumate_fail(err, EINVAL, "compress: %s", request->compress);
+	return *request->key_file ? store_key_load(&request->key, request->key_file, err) : 0;
 }
 
 static void note_failure(struct shim *s, const struct brumate_error *err)
@@ -135,29 +135,19 @@ static void make_checkpoint(void *arg)
 	struct shim *s = ((struct schedule *)arg)->shim;
 	struct job_schedule schedule = s->job.schedule;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	const struct progress_caller caller = { s, shim_note_progress, shim_is_stopping };
-	auto_(request_fini) struct request request = { 0 };
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	auto_(op_fini) struct op op;
+	auto_(shim_own_fini) struct shim_own own;
 	char job[JOB_ID_BYTES];
 
 	memcpy(job, s->job.id, sizeof(job));
-	int r = conf_load(&conf, &err);
+	int r = begin(&own, s, &err);
 	if (r == 0)
-		r = make_request(&request, &s->job, &conf, &err);
-	op_init(&op, "checkpoint", &s->job.target, &caller, &request);
-	shim_prepare_op(s, &op, &request, &conf);
-	if (r == 0)
-		r = engine_checkpoint(&op, &err);
-	if (r == 0)
-		op_finish(&op);
-	else
-		op_count(&op, r);
+		r = engine_checkpoint(&own.op, &err);
+	op_finish(&own.op, r);
 	if (r < 0)
 		note_failure(s, &err);
 	else
 		note_success(&s->job);
-	store_abort(&op.checkpoint.writer); /* before another checkpoint may take that id */
+	store_abort(&own.op.checkpoint.writer); /* before another checkpoint may take that id */
 	shim_end(s);
 	if (r == 0)
 		prune_checkpoints(job, &schedule);
@@ -254,9 +244,8 @@ static int check_connections(struct shim *s, const struct request *request,
 			     struct brumate_error *err)
 {
 	auto_(op_fini) struct op op;
-	const struct progress_caller nobody = { 0 };
 
-	op_init(&op, "schedule", &s->job.target, &nobody, request);
+	op_init(&op, "schedule", &s->job.target, NULL, request);
 	return request->tcp_close || request->force ? 0 : preflight_connections(&op, err);
 }
 

@@ -23,6 +23,7 @@ void shim_wake(struct shim *s)
 void shim_life_begins(struct shim *s)
 {
 	pthread_mutex_lock(&s->lock);
+	s->exits.n = 0;
 	if (s->life_fds[0] < 0 && pipe2(s->life_fds, O_CLOEXEC) < 0)
 		s->life_fds[0] = s->life_fds[1] = -1; /* Wait then replies at once */
 	pthread_mutex_unlock(&s->lock);
@@ -98,13 +99,6 @@ static bool go_on_with_orphan(struct shim *s, const struct shim_exit *e)
 		log_error("job %s: reason=\"%s\"", job->id, err.text);
 	shim_wake(s);
 	return true;
-}
-
-void shim_forget_exits(struct shim *s)
-{
-	pthread_mutex_lock(&s->lock);
-	s->exits.n = 0;
-	pthread_mutex_unlock(&s->lock);
 }
 
 /* The caller has the lock. */
@@ -325,14 +319,6 @@ void shim_leave(struct shim *s)
 	shim_wake(s);
 }
 
-bool shim_has_left(struct shim *s)
-{
-	pthread_mutex_lock(&s->lock);
-	const bool left = s->left;
-	pthread_mutex_unlock(&s->lock);
-	return left;
-}
-
 /* The caller has the lock, and no operation is under way. */
 static void look_after_vault(struct shim *s)
 {
@@ -423,6 +409,34 @@ void shim_prepare_op(struct shim *s, struct op *op, struct request *request,
 	op->data.keep.spare = conf->spare_copy && s->returns_spare;
 	if (conf->lock_timeout_ms && conf->lock_timeout_ms <= UINT32_MAX)
 		op->data.lock_timeout_ms = (uint32_t)conf->lock_timeout_ms;
+}
+
+void shim_op_init(struct shim *s, struct op *op, const char *kind)
+{
+	op_init(op, kind, &s->job.target, NULL, NULL);
+	op->data.vault = &s->vault;
+}
+
+int shim_own_init(struct shim_own *ret, struct shim *s, const char *kind,
+		  const struct request *asked, unsigned where, struct brumate_error *err)
+{
+	const struct progress_caller caller = { s, shim_note_progress, shim_is_stopping };
+
+	ret->request = *asked;
+	ret->conf = BRUMATE_CONF_DEFAULT;
+	int r = conf_load(&ret->conf, err);
+	request_configure(&ret->request, where, &ret->conf);
+	op_init(&ret->op, kind, &s->job.target, &caller, &ret->request);
+	shim_prepare_op(s, &ret->op, &ret->request, &ret->conf);
+	mend_secure(s);
+	return r;
+}
+
+void shim_own_fini(struct shim_own *own)
+{
+	op_fini(&own->op);
+	conf_fini(&own->conf);
+	request_fini(&own->request);
 }
 
 int shim_listen_beside_agents(const struct shim *s, int *fd, const char *name, int type,

@@ -131,19 +131,14 @@ bool shim_knows_exit(struct shim *s, pid_t pid);
 /** Records the end of the job if the root has ended and no operation is under way. Takes the lock. */
 void shim_settle(struct shim *s);
 
-/** Whether shim_leave() has been called. */
-bool shim_has_left(struct shim *s);
-
 /** A descriptor (owned) that hangs up when the job is over; -1: it is. */
 int shim_life_fd(struct shim *s);
 
 /** The job's record as it is on disk, or, if it could not be written, as it would be there: a Job (owned). */
 int shim_job_json(json_t **ret, struct shim *s, struct brumate_error *err);
 
-/** Forgets how processes ended: what is restored has their pids again. Takes the lock. */
-void shim_forget_exits(struct shim *s);
-
-/** From now on the job lives, and Wait waits. Takes the lock. */
+/** From now on the job lives, and Wait waits. How processes ended is forgotten: what is restored has their pids again.
+ * Takes the lock. */
 void shim_life_begins(struct shim *s);
 
 /** Starts the job's command as our child, fills in job->root, and saves the record before the command runs. @env:
@@ -241,6 +236,23 @@ int schedule_method(void *arg, struct wire_call_context *call, json_t *parameter
  * @request. */
 void shim_prepare_op(struct shim *s, struct op *op, struct request *request,
 		     const struct brumate_conf *conf);
+
+/** Makes @op one that only looks at the job, or ends it: for nobody, with the vault. */
+void shim_op_init(struct shim *s, struct op *op, const char *kind);
+
+/* An operation that the shim begins by itself. */
+struct shim_own {
+	struct request request;
+	struct brumate_conf conf;
+	struct op op;
+};
+
+/** Makes the operation @kind, once it has begun: as @asked (copied, its key handed over), and of the options for @where as the
+ * configuration says. The caller calls shim_own_fini() even after a failure. */
+int shim_own_init(struct shim_own *ret, struct shim *s, const char *kind,
+		  const struct request *asked, unsigned where, struct brumate_error *err);
+void shim_own_fini(struct shim_own *own);
+DEFINE_AUTO_FINI(struct shim_own, shim_own_fini)
 
 /** Replies with the job's record as it is on disk. */
 int shim_reply_job(struct shim *s, struct wire_call_context *call, struct brumate_error *err);

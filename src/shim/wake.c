@@ -117,32 +117,24 @@ static void resume(void *arg)
 	struct wake *w = arg;
 	struct shim *s = w->shim;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	const struct progress_caller caller = { s, shim_note_progress, shim_is_stopping };
-	auto_(request_fini) struct request request = { 0 };
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	auto_(op_fini) struct op op;
+	const struct request asked = { .keep_copy = true }; /* it will be suspended again */
+	auto_(shim_own_fini) struct shim_own own;
+	const int room = make_room(w, &err);
+	int r = shim_own_init(&own, s, "resume", &asked, REQUEST_RESUME, room < 0 ? NULL : &err);
 
-	int r = conf_load(&conf, &err);
-	request_configure(&request, REQUEST_RESUME, &conf);
-	request.keep_copy = true; /* it will be suspended again */
-	mend_secure(s);
-	if (r == 0)
-		r = make_room(w, &err);
-	const bool tried = r == 0;
-	op_init(&op, "resume", &s->job.target, &caller, &request);
-	shim_prepare_op(s, &op, &request, &conf);
-	if (r == 0)
-		r = engine_resume(&op, &err);
+	if (room == 0) {
+		r = r == 0 ? engine_resume(&own.op, &err) : r;
+		op_finish(&own.op, r);
+	} else {
+		r = room;
+	}
 	s->ending = true;
 	w->lacks_room = r == -ENOSPC;
 	if (r == 0) {
-		op_finish(&op);
 		tell_event(w);
-		hooks_after(s, &conf, &op);
+		hooks_after(s, &own.conf, &own.op);
 	} else {
-		if (tried)
-			op_count(&op, r);
-		note_failure(w, &conf, &err);
+		note_failure(w, &own.conf, &err);
 	}
 	if (!w->lacks_room)
 		turn_end(&w->turn);

@@ -80,7 +80,6 @@ struct container *container_new(struct proc_id criu, struct brumate_error *err)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 	auto_(container_free) struct container *c = calloc(1, sizeof(*c));
-	static const struct progress_caller nobody;
 
 	if (!c) {
 		brumate_fail(err, ENOMEM, "%m");
@@ -93,7 +92,7 @@ struct container *container_new(struct proc_id criu, struct brumate_error *err)
 	c->vault = VAULT_EMPTY;
 	c->place = CONTAINER_PLACE_NONE;
 	c->criu = criu;
-	op_init(&c->op, "container", &c->target, &nobody, &c->request);
+	op_init(&c->op, "container", &c->target, NULL, &c->request);
 	if (conf_load(&conf, err) < 0)
 		return NULL;
 	c->target.gpu_kind = gpu_kind_here(conf_wants_simulated(&conf));

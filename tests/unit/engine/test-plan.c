@@ -368,7 +368,7 @@ static void test_finish(void)
 
 	job.dir = scratch;
 	fill(&op);
-	op_finish(&op);
+	op_finish(&op, 0);
 	auto_json json_t *o = job_last_summary(&job);
 	CHECK_STR(json_string_value(json_object_get(o, "operation")), "checkpoint");
 	CHECK(json_array_size(json_object_get(o, "notes")) == 2);
