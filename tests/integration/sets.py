@@ -257,6 +257,20 @@ def one_node_is_replaced(bed):
 
 
 @case
+def members_on_other_gpus(bed):
+    """--gpu-map is for each member, by the numbers of its node."""
+    with Nodes(bed, 2) as nodes:
+        nodes.start_ring()
+        nodes.set_ok("checkpoint", "--name", "s", *nodes.members())
+        wrong = nodes.set("restore", "--gpu-map", "0", "s")
+        expect(wrong.code == 2 and "OLD=NEW" in wrong.err, wrong.why())
+        nodes.set_ok("restore", "--gpu-map", "0=1,1=0", "s")
+        nodes.go_on()
+        gpus = [node.running()["gpus"] for node in nodes]
+        expect(all([gpu["index"] for gpu in of_one] == [1] for of_one in gpus), f"on {gpus}")
+
+
+@case
 def it_goes_on_and_is_killed(bed):
     with Nodes(bed, 2) as nodes:
         nodes.start_ring()

@@ -10,6 +10,8 @@ static const struct option_spec set_options[] = {
 	VALUE(OPT_VIA, "via", 0, "COMMAND", COMPLETES_NOTHING,
 	      "runs a command on a node, %n (default: \"ssh %n\")"),
 	FLAG(OPT_LEAVE_RUNNING, "leave-running", 'R', "checkpoint: the jobs go on"),
+	VALUE(OPT_GPU_MAP, "gpu-map", 0, "OLD=NEW,...", COMPLETES_GPU_MAP,
+	      "restore: move each member to other GPUs of its node; UUIDs, or numbers as there"),
 	FLAG(OPT_TCP_CLOSE, "tcp-close", 0,
 	     "checkpoint: a restore finds connections to others than the members closed"),
 	TIMEOUT("give up after TIME, and have all members run on (default: 10m)"),

@@ -256,8 +256,8 @@ static int check_map(const struct invocation *in, json_t *members, struct brumat
 	return 0;
 }
 
-static int add_saved(struct set *s, const struct invocation *in, const char *dir, json_t *m,
-		     struct brumate_error *err)
+static int add_saved(struct set *s, const struct invocation *in, const char *dir, json_t *gpu_map,
+		     json_t *m, struct brumate_error *err)
 {
 	auto_(store_image_fini) struct store_image image = STORE_IMAGE_EMPTY;
 	const char *id = text_of(m, "checkpoint"), *node = map_node(in, text_of(m, "node"));
@@ -279,8 +279,8 @@ static int add_saved(struct set *s, const struct invocation *in, const char *dir
 	if (strcmp(digest, text_of(m, "digest")) != 0)
 		return brumate_fail(err, EBADMSG,
 				    "checkpoint %s is not the one that the set was made of", id);
-	p = json_pack("{s:s,s:s,s:s,s:b}", "checkpoint", id, "kind", "checkpoint", "dir", dir,
-		      "force", !!in->values[OPT_FORCE]);
+	p = json_pack("{s:s,s:s,s:s,s:b,s:O*}", "checkpoint", id, "kind", "checkpoint", "dir", dir,
+		      "force", !!in->values[OPT_FORCE], "gpu_map", gpu_map);
 	return p && set_add(s, node, strlen(node), id, p) ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
@@ -305,7 +305,7 @@ static int set_restore(const struct invocation *in, struct brumate_error *err)
 {
 	auto_(set_fini) struct set s = { 0 };
 	auto_(set_end) struct set_writer w = SET_WRITER_EMPTY;
-	auto_json json_t *record = NULL;
+	auto_json json_t *record = NULL, *gpu_map = NULL;
 	auto_free char *dir = NULL;
 	json_t *members = NULL, *m;
 	bool decided;
@@ -322,8 +322,10 @@ static int set_restore(const struct invocation *in, struct brumate_error *err)
 	r = read_members(&members, record, err);
 	if (r == 0)
 		r = check_map(in, members, err);
+	if (r == 0 && in->values[OPT_GPU_MAP])
+		r = parse_gpu_map(&gpu_map, in->values[OPT_GPU_MAP], err);
 	json_array_foreach (members, i, m)
-		r = r < 0 ? r : add_saved(&s, in, dir, m, err);
+		r = r < 0 ? r : add_saved(&s, in, dir, gpu_map, m, err);
 	if (r == 0)
 		r = set_begin(&w, dir, name, SET_RESTORE, err);
 	if (r == 0)
