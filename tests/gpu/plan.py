@@ -33,6 +33,8 @@ ROWS = (
     Row(r"^bench: 16 GiB without", 18, alone=True, seconds=60),
     Row(r"^ranks: steady state", 12, alone=True, seconds=60),
     Row(r"^ranks: many operations", 16, alone=True, seconds=240),
+    Row(r"^several nodes: ring", 16, alone=True, seconds=120),
+    Row(r"^several nodes: ", 16, alone=True, seconds=240),
     Row(r"^ranks: suspended while", 18, alone=True, seconds=60),
     Row(r"^ranks: drain", 17, alone=True, seconds=150),
     Row(r"^conform: objects", 20, seconds=25),

@@ -15,7 +15,7 @@ sys.path.insert(0, os.path.join(SOURCE, "tests", "gpu"))
 
 import sample_cases  # noqa: E402
 
-CASES = ("no framework", "peer access through the library", "swapped by --gpu-map", "samples: ", "users: ", "containers: ")
+CASES = ("no framework", "peer access through the library", "swapped by --gpu-map", "samples: ", "users: ", "containers: ", "several nodes: ")
 
 
 @case
@@ -23,7 +23,7 @@ def suites_for_hardware(bed):
     folder = os.path.join(bed.dir, "gpu-check")
     only = [word for name in CASES for word in ("--only", name)]
     result = run([os.path.join(SOURCE, "tools", "gpu-check"), "--simulated", "--no-contract", "--build", bed.build.path,
-                  "--rounds", "30", "--out", folder, *only], timeout=240)
+                  "--rounds", "30", "--rank-rounds", "2", "--out", folder, *only], timeout=240)
     expect(result.code == 0, f"{result.why()}\n{result.out}")
     expect(os.path.exists(os.path.join(folder, "results.json")), f"no results: {result.out}")
 
