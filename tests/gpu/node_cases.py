@@ -166,8 +166,8 @@ def tell(check, what, took):
 
 
 def torchrun(n, node):
-    return ("-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(n), "--nproc-per-node", "1", "--master-addr",
-            node.check.master, "--master-port", str(PORT))
+    return ("-m", "torch.distributed.run", "--nnodes", "2", "--node_rank", str(n), "--nproc_per_node", "1", "--master_addr",
+            node.check.master, "--master_port", str(PORT))
 
 
 def training(check, way, name):
