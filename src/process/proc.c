@@ -286,14 +286,21 @@ int proc_identify(struct proc_id *ret, pid_t pid, struct brumate_error *err)
 	return 0;
 }
 
-/* Returns 0; -ESRCH where exactly this process is gone for certain; else -errno. */
+/* What its stat says: 0; -ESRCH where exactly this process is gone for certain; else -errno. */
 static int read_exactly(struct proc_info *ret, struct proc_id id)
 {
-	int r = proc_read(ret, id.pid, NULL);
+	auto_free char *stat = NULL;
+	int r = id.pid > 0 ? proc_file_read(id.pid, "stat", PROC_FILE_BYTES_MAX, &stat, NULL)
+			   : -ESRCH;
 
-	if (r == -EINVAL) /* the number is a thread's by now */
-		return -ESRCH;
-	return r == 0 && !proc_is_same(ret->id, id) ? -ESRCH : r;
+	*ret = (struct proc_info){ 0 };
+	if (r >= 0)
+		r = parse_stat(ret, stat);
+	if (r < 0)
+		return r == -ENOENT ? -ESRCH : r;
+	return proc_is_same(ret->id, id)
+		       ? 0
+		       : -ESRCH; /* the number is another's by now, or a thread's */
 }
 
 enum proc_life proc_look(struct proc_id id)

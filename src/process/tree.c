@@ -106,14 +106,14 @@ static int add_children(struct pids *pids, pid_t pid)
 
 	if (!dir)
 		return errno == ENOENT ? -ESRCH : -errno;
-	int r = kernel_lists_children();
-	if (r <= 0)
-		return r < 0 ? r : add_children_by_parent(pids, pid);
+	int r, listed = 1;
 
 	while ((r = dir_next(dir, &e)) > 0) {
 		r = add_children_of_thread(pids, pid, e->d_name);
 		if (r < 0 && r != -ENOENT) /* the thread has ended: its children moved to another */
 			return r;
+		if (r == -ENOENT && (listed = kernel_lists_children()) <= 0)
+			return listed < 0 ? listed : add_children_by_parent(pids, pid);
 	}
 	return r == -ENOENT ? -ESRCH : r;
 }
