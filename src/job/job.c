@@ -34,6 +34,7 @@
 
 enum {
 	RECORD_BYTES_MAX = 16 << 20,
+	RECORD_AT_SIGHT_BYTES = 16 << 10, /* a larger one is decoded */
 	SPARE_STEP_BYTES = 4096,
 	SUMMARY_BYTES_MAX = 1 << 20,
 	CMDLINE_BYTES_MAX = 2 * PATH_MAX
@@ -218,6 +219,11 @@ int job_load(struct job *ret, const char *id, struct brumate_error *err)
 
 /* ---- listing and finding ---- */
 
+static uint64_t mtime_ms(const struct stat *st)
+{
+	return (uint64_t)st->st_mtim.tv_sec * 1000 + (uint64_t)st->st_mtim.tv_nsec / NS_PER_MS;
+}
+
 struct listed {
 	char id[JOB_ID_BYTES];
 	struct job job;
@@ -234,8 +240,27 @@ static int by_age(const void *a, const void *b)
 	return x->ok ? strcmp(x->job.created, y->job.created) : strcmp(x->id, y->id);
 }
 
+/* Whether the record of job @id says that it ended, and was written before @since_ms; false where that is not certain. Most
+ * jobs that were ever started are such. */
+static bool ended_before(DIR *dir, const char *id, uint64_t since_ms)
+{
+	char path[JOB_ID_BYTES + 16], text[RECORD_AT_SIGHT_BYTES];
+	struct stat st;
+
+	if (!since_ms)
+		return false;
+	snprintf(path, sizeof(path), "%.8s/%s", id, record_name);
+	auto_close int fd =
+		openat(dirfd(dir), path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW);
+	if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || mtime_ms(&st) >= since_ms)
+		return false;
+	const ssize_t n = read(fd, text, sizeof(text));
+	return n > 0 && n < (ssize_t)sizeof(text) && record_says_ended(text, (size_t)n);
+}
+
 /* Reads the records of all jobs. What cannot be looked at is no damage: without it the list would not be whole. */
-static int list_records(struct listed **all, size_t *n, DIR *dir, struct brumate_error *err)
+static int list_records(struct listed **all, size_t *n, DIR *dir, uint64_t since_ms,
+			size_t *n_before, struct brumate_error *err)
 {
 	struct dirent *entry;
 	int r;
@@ -243,6 +268,10 @@ static int list_records(struct listed **all, size_t *n, DIR *dir, struct brumate
 	while ((r = dir_next(dir, &entry)) > 0) {
 		if (!job_id_is_valid(entry->d_name))
 			continue;
+		if (ended_before(dir, entry->d_name, since_ms)) {
+			++*n_before;
+			continue;
+		}
 		struct listed *more = array_room(*all, *n, sizeof(**all));
 		if (!more)
 			return brumate_fail(err, ENOMEM, "jobs: %m");
@@ -263,10 +292,12 @@ static int list_records(struct listed **all, size_t *n, DIR *dir, struct brumate
 	return r < 0 ? brumate_fail(err, -r, "jobs: %m") : 0;
 }
 
-int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
-			const struct brumate_error *why),
-	     void *arg, struct brumate_error *err)
+int job_list_since(uint64_t since_ms, size_t *ret_n_before,
+		   void (*fn)(void *arg, const struct job *j, const char *id,
+			      const struct brumate_error *why),
+		   void *arg, struct brumate_error *err)
 {
+	*ret_n_before = 0;
 	auto_free char *path = jobs_dir();
 	auto_closedir DIR *dir = path ? dir_open(AT_FDCWD, path) : NULL;
 	if (!dir)
@@ -275,7 +306,7 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 
 	struct listed *all = NULL;
 	size_t n = 0;
-	int r = list_records(&all, &n, dir, err);
+	int r = list_records(&all, &n, dir, since_ms, ret_n_before, err);
 
 	if (n)
 		qsort(all, n, sizeof(*all), by_age);
@@ -287,6 +318,15 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 	}
 	free(all);
 	return r;
+}
+
+int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
+			const struct brumate_error *why),
+	     void *arg, struct brumate_error *err)
+{
+	size_t n_before;
+
+	return job_list_since(0, &n_before, fn, arg, err);
 }
 
 struct search {
@@ -953,7 +993,7 @@ bool job_ended_ms(uint64_t *ret_ms, const struct job *j)
 	if ((j->state != JOB_EXITED && j->state != JOB_LOST && j->state != JOB_CHECKPOINTED) ||
 	    !path || stat(path, &st) < 0)
 		return false;
-	*ret_ms = (uint64_t)st.st_mtim.tv_sec * 1000 + (uint64_t)st.st_mtim.tv_nsec / NS_PER_MS;
+	*ret_ms = mtime_ms(&st);
 	return true;
 }
 

@@ -64,6 +64,12 @@ int job_list(void (*fn)(void *arg, const struct job *j, const char *id,
 			const struct brumate_error *why),
 	     void *arg, struct brumate_error *err);
 
+/** The same, without those that ended before @since_ms of the wall clock, whose number is @ret_n_before. */
+int job_list_since(uint64_t since_ms, size_t *ret_n_before,
+		   void (*fn)(void *arg, const struct job *j, const char *id,
+			      const struct brumate_error *why),
+		   void *arg, struct brumate_error *err);
+
 /**
  * The label that says so of a job of `run --wake`: a call of its processes that waits for the GPU resumes it. A label, as it
  * is to stay with the job, its checkpoints and its copies.

@@ -207,6 +207,65 @@ static int decode_all(struct job *j, json_t *o, struct brumate_error *err)
 		       : 0;
 }
 
+/* ---- without decoding all of it ---- */
+
+/* The end of the string that begins at @at, behind its quotation mark; @end: it has none. */
+static const char *skip_string(const char *at, const char *end)
+{
+	for (at++; at < end && *at != '"'; at++)
+		at += *at == '\\';
+	return at < end ? at + 1 : end;
+}
+
+static bool is_blank(char c)
+{
+	return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+static const char *skip_blanks(const char *at, const char *end)
+{
+	while (at < end && is_blank(*at))
+		at++;
+	return at;
+}
+
+/* Whether what stands at @at, behind a key, is the name of state @state. */
+static bool is_state(const char *at, const char *end, enum job_state state)
+{
+	const char *name = job_state_name(state);
+	const size_t len = strlen(name);
+
+	at = skip_blanks(at, end);
+	if (at == end || *at != ':')
+		return false;
+	at = skip_blanks(at + 1, end);
+	return (size_t)(end - at) > len + 2 && at[0] == '"' && !memcmp(at + 1, name, len) &&
+	       at[len + 1] == '"';
+}
+
+bool record_says_ended(const char *text, size_t len_bytes)
+{
+	static const char key[] = "\"state\"";
+	const char *end = text + len_bytes, *at = skip_blanks(text, end);
+	bool is_key = false, found = false;
+	int depth = 0;
+
+	do {
+		const char c = at < end ? *at : '\0',
+			   *next = c == '"' ? skip_string(at, end) : at + 1;
+
+		if (!c || (!depth && c != '{'))
+			return false;
+		if (is_key && depth == 1 && (size_t)(next - at) == strlen(key) &&
+		    !memcmp(at, key, strlen(key)))
+			found = is_state(next, end, JOB_EXITED) || is_state(next, end, JOB_LOST);
+		depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+		is_key = c == '{' || c == ',' || (is_key && is_blank(c));
+		at = next;
+	} while (depth);
+	return found && skip_blanks(at, end) == end;
+}
+
 int record_decode(struct job *ret, const char *text, size_t len_bytes, struct brumate_error *err)
 {
 	auto_json json_t *o = NULL;

@@ -89,3 +89,7 @@ json_t *record_encode(const struct job *j);
  * Pure. Leaves @ret->dir NULL. Return: 0 and @ret owned; -EBADMSG; -ENOMEM, which says nothing of the record.
  */
 int record_decode(struct job *ret, const char *text, size_t len_bytes, struct brumate_error *err);
+
+/** Whether a record says that its job has ended ("exited" or "lost"): for lists of many, in a tenth of the time of
+ * record_decode(). Pure, of any bytes; false where it is not certain. */
+bool record_says_ended(const char *text, size_t len_bytes);

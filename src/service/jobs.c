@@ -497,14 +497,16 @@ int service_list(const struct service_call *call, json_t *parameters, json_t **r
 
 	if (r == 0)
 		r = wire_get_bool(parameters, "counts", &l.counts, err);
+	const uint64_t since_ms = l.recent ? clock_wall_ns() / NS_PER_MS - RECENT_MS : 0;
+	size_t n_before = 0;
 	if (r == 0)
-		r = job_list(list_job, &l, err);
+		r = job_list_since(since_ms, &n_before, list_job, &l, err);
 	if (r == 0)
 		observe_gpus(&l.seen);
 	observation_fini(&l.seen);
 	if (r < 0)
 		return r;
-	json_t *folded = l.recent ? json_integer(l.n_folded) : NULL;
+	json_t *folded = l.recent ? json_integer(l.n_folded + (json_int_t)n_before) : NULL;
 	return service_answer(ret, err, "{s:O,s:o*}", "jobs", l.failed ? NULL : jobs, "folded",
 			      folded);
 }

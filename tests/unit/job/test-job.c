@@ -310,6 +310,45 @@ static void test_listed(void)
 	clear();
 }
 
+static void put_end(const char *id, time_t s)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	auto_free char *path = path_in(id, "job.json");
+	const struct timespec times[] = { { .tv_sec = s }, { .tv_sec = s } };
+
+	CHECK(job_load(&j, id, NULL) == 0);
+	j.state = JOB_EXITED;
+	CHECK(job_save(&j, NULL) == 0);
+	CHECK(utimensat(AT_FDCWD, path, times, 0) == 0);
+}
+
+/* Neither one that lives and was not written for long, nor a link to a record, is left out. */
+static void test_listed_since(void)
+{
+	struct seen s = { .ids = "" };
+	auto_free char *record = path_in("dd000001", "job.json"),
+		       *old = path_in("aa000001", "job.json");
+	const struct timespec times[] = { { .tv_sec = 100 }, { .tv_sec = 100 } };
+	size_t n;
+
+	put_job("aa000001", "a");
+	put_job("bb000001", "b");
+	put_job("cc000001", "c");
+	put_job("dd000001", "d");
+	put_end("aa000001", 100);
+	put_end("bb000001", 300);
+	CHECK(unlink(record) == 0 && symlink(old, record) == 0);
+	auto_free char *living = path_in("cc000001", "job.json");
+	CHECK(utimensat(AT_FDCWD, living, times, 0) == 0);
+	CHECK(job_list_since(200 * 1000, &n, see, &s, NULL) == 0);
+	CHECK(n == 1 && strstr(s.ids, "bb000001 ") && strstr(s.ids, "cc000001 ") &&
+	      strstr(s.ids, "dd000001! ") && !strstr(s.ids, "aa000001"));
+	s = (struct seen){ .ids = "" };
+	CHECK(job_list_since(0, &n, see, &s, NULL) == 0);
+	CHECK(n == 0 && strstr(s.ids, "aa000001 "));
+	clear();
+}
+
 static void test_damaged(void)
 {
 	struct seen s = { .ids = "" };
@@ -600,6 +639,7 @@ int main(void)
 	test_found();
 	test_found_by_pid();
 	test_listed();
+	test_listed_since();
 	test_damaged();
 	test_record_of_another();
 	test_alive();

@@ -531,6 +531,52 @@ static void test_foreign(void)
 	}
 }
 
+static bool says_ended(const char *text)
+{
+	const size_t len = strlen(text);
+	char *exact = malloc(len ? len : 1);
+
+	CHECK(exact);
+	memcpy(exact, text, len);
+	const bool r = record_says_ended(exact, len);
+	free(exact);
+	return r;
+}
+
+/* What only looks like an end hides no job. */
+static void test_ended_at_sight(void)
+{
+	static const char *const others[] = {
+		"",
+		"{}",
+		"\"state\": \"exited\"",
+		"{\"labels\": {\"state\": \"exited\"}, \"state\": \"running\"}",
+		"{\"state\": \"running\", \"labels\": {\"state\": \"exited\"}}",
+		"{\"argv\": [\"state\", \"exited\", \"\\\"state\\\": \\\"exited\\\"\"]}",
+		"{\"name\": \"state\", \"exited\": 1}",
+		"{\"state\": \"exitedly\"}",
+		"{\"state\": \"checkpointed\"}",
+		"{\"state\": \"exited\"",
+		"{\"state\": \"exited",
+		"{\"state\": \"exited\"} {",
+		"{\"state\"",
+		"{\"\\",
+	};
+	struct job job = full_job();
+
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		CHECK(!says_ended(others[i]));
+	CHECK(says_ended("{\"labels\": {\"state\": \"running\"}, \"state\" :\n\"exited\"}\n"));
+	for (job.state = 0; job.state < JOB_STATE__MAX; job.state++) {
+		auto_json json_t *o = encoded(&job);
+		auto_free char *text = json_dumps(o, job.state % 2 ? JSON_COMPACT : JSON_INDENT(2));
+
+		CHECK(text &&
+		      says_ended(text) == (job.state == JOB_EXITED || job.state == JOB_LOST));
+	}
+	job_fini(&job);
+}
+
 /* A sanitizer has memory of its own to interpose. */
 #if !SANITIZED && defined(__GLIBC__)
 extern void *__libc_malloc(size_t size);
@@ -628,6 +674,7 @@ int main(void)
 	test_long_strings();
 	test_truncated();
 	test_foreign();
+	test_ended_at_sight();
 	test_without_memory();
 	test_encoded_without_memory();
 	return 0;
