@@ -191,9 +191,20 @@ static int place_of_shim(struct place *ret, const struct proc_info *shim)
 	return 0;
 }
 
+static const char shim_name[] = "brumate-shim";
+
 static bool is_users_shim(const struct proc_info *p)
 {
-	return p->uid != 0 && p->state != 'Z' && !strcmp(p->comm, "brumate-shim");
+	return p->uid != 0 && p->state != 'Z' && !strcmp(p->comm, shim_name);
+}
+
+/* At a glance, as most processes are none. */
+static bool has_name_of_shim(pid_t pid)
+{
+	auto_free char *comm = NULL;
+
+	return proc_file_read(pid, "comm", PROC_COMM_BYTES, &comm, NULL) == 0 &&
+	       !strncmp(comm, shim_name, strlen(shim_name));
 }
 
 static int find_by_shims(struct places *all, struct brumate_error *err)
@@ -206,7 +217,8 @@ static int find_by_shims(struct places *all, struct brumate_error *err)
 		struct proc_info info;
 		struct place p;
 
-		if (proc_read(&info, pid, NULL) < 0 || !is_users_shim(&info))
+		if (!has_name_of_shim(pid) || proc_read(&info, pid, NULL) < 0 ||
+		    !is_users_shim(&info))
 			continue;
 		r = place_of_shim(&p, &info);
 		r = r ? r : add_place(all, &p);
