@@ -42,7 +42,8 @@ enum {
 #define RANGE_BYTES (64ull << 20)
 
 struct cpu_memory_image {
-	char *plugin_dir;	      /* NULL: CRIU does it all */
+	char *plugin_dir; /* NULL: CRIU does it all */
+	char *gpu_map;
 	const struct criu_user *user; /* with whose rights memory is read; NULL: with ours */
 	struct criu_plugin plugin;
 	const struct gpu_vendor *vendor; /* whose GPUs the job uses */
@@ -55,7 +56,19 @@ struct cpu_memory_image {
 	uint64_t start_ns;
 };
 
+static char *format_map(const struct dev_gpu_pair *pairs, size_t n)
+{
+	const size_t room = n * (2 * DEV_UUID_TEXT_BYTES) + 1;
+	char *text = calloc(1, room);
+
+	for (size_t i = 0, at = 0; text && i < n; i++)
+		at += (size_t)snprintf(text + at, room - at, "%s%s=%s", i ? "," : "", pairs[i].from,
+				       pairs[i].to);
+	return text;
+}
+
 int cpu_memory_image_open(struct cpu_memory_image **ret, const struct gpu_vendor *vendor,
+			  const struct dev_gpu_pair *pairs, size_t n_pairs,
 			  struct criu_options *options, struct brumate_error *err)
 {
 	auto_(cpu_memory_image_close) struct cpu_memory_image *c = calloc(1, sizeof(*c));
@@ -67,6 +80,9 @@ int cpu_memory_image_open(struct cpu_memory_image **ret, const struct gpu_vendor
 	c->plugin = (struct criu_plugin){ .table_fd = -1,
 					  .devices = vendor->saved_by_criu ? "" : vendor->devices,
 					  .vendor = vendor->saved_by_criu ? vendor->id : NULL };
+	if (c->plugin.vendor && n_pairs && !(c->gpu_map = format_map(pairs, n_pairs)))
+		return brumate_fail(err, ENOMEM, "%m");
+	c->plugin.gpu_map = c->gpu_map;
 	c->user = options->user;
 	c->plugin_dir = criu_plugin_dir();
 	if (c->plugin_dir) {
@@ -337,6 +353,7 @@ void cpu_memory_image_close(struct cpu_memory_image *c)
 	cleanup_close(&c->plugin.table_fd);
 	cpu_memory_fini(&c->taken);
 	free(c->plugin_dir);
+	free(c->gpu_map);
 	free(c);
 }
 

@@ -20,8 +20,10 @@
 
 struct cpu_memory_image;
 
-/** Prepares @options for a CRIU, and keeps what it points to in @ret until closed. */
+/** Prepares @options for a CRIU, and keeps what it points to in @ret until closed. @pairs are for a vendor's own plugin: the GPUs
+ * that it restores on. */
 int cpu_memory_image_open(struct cpu_memory_image **ret, const struct gpu_vendor *vendor,
+			  const struct dev_gpu_pair *pairs, size_t n_pairs,
 			  struct criu_options *options, struct brumate_error *err);
 
 /** Processes that CRIU holds frozen, to be saved. All borrowed. */

@@ -13,7 +13,8 @@
 #include <stdint.h>
 
 /** Environment variables of CRIU: the number of the memfd; a list, separated by colons, of path prefixes of devices that
- * are reopened at restore; and the id of a vendor whose own plugin saves the GPUs (gpu/saved-by.h). */
+ * are reopened at restore; and the id of a vendor whose own plugin saves the GPUs (gpu/saved-by.h), at a restore with a blank and
+ * "FROM=TO,...", where those that move go. */
 #define HIDDEN_FD_VARIABLE     "BRUMATE_CRIU_HIDDEN"
 #define HIDDEN_DEV_VARIABLE    "BRUMATE_CRIU_DEVICES"
 #define HIDDEN_VENDOR_VARIABLE "BRUMATE_CRIU_VENDOR"

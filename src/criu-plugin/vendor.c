@@ -20,6 +20,7 @@
 #include "gpu/saved-by.h"
 
 static const struct gpu_saved_by *saved_by;
+static const char *gpu_map = "";
 static const struct cr_plugin *theirs;
 static char why[512]; /* it is not loaded */
 
@@ -63,14 +64,44 @@ static void our_print(unsigned level, const char *format, ...)
 	va_end(arguments);
 }
 
+/* "ID" or "ID FROM=TO,..." */
+static const struct gpu_saved_by *find_vendor(void)
+{
+	const char *value = getenv(HIDDEN_VENDOR_VARIABLE);
+	char id[32];
+
+	if (!value)
+		return NULL;
+	const size_t len = strcspn(value, " ");
+	snprintf(id, sizeof(id), "%.*s", (int)len, value);
+	gpu_map = value + len + (value[len] == ' ');
+	return gpu_saved_by_find(id);
+}
+
+/* False where it does not call what it is to be seen by. */
+static bool watch(void)
+{
+	if (!import_replace_in(theirs, "print_on_level", (void *)our_print)) {
+		snprintf(why, sizeof(why), "%s: what it logs cannot be seen", saved_by->library);
+		return false;
+	}
+	for (const struct gpu_saved_call *c = saved_by->calls; c->name; c++) {
+		*c->before = import_replace_in(theirs, c->name, c->ours);
+		if (!*c->before) {
+			snprintf(why, sizeof(why), "%s: its %s cannot be seen", saved_by->library,
+				 c->name);
+			return false;
+		}
+	}
+	return true;
+}
+
 unsigned vendor_load(struct cr_plugin *ours)
 {
-	saved_by = gpu_saved_by_find(getenv(HIDDEN_VENDOR_VARIABLE));
+	saved_by = find_vendor();
 	theirs = saved_by ? load(saved_by->library) : NULL;
-	if (theirs && !import_replace_in(theirs, "print_on_level", (void *)our_print)) {
-		snprintf(why, sizeof(why), "%s: what it logs cannot be seen", saved_by->library);
+	if (theirs && !watch())
 		theirs = NULL;
-	}
 	if (!theirs)
 		return ours->n_hooks;
 	for (unsigned i = 0; i < theirs->n_hooks; i++)
@@ -86,6 +117,7 @@ int vendor_init(int stage, const char **ret_why)
 	*ret_why = why;
 	if (!theirs)
 		return -ELIBACC;
+	saved_by->begin(stage == CRIU_STAGE_RESTORE, gpu_map);
 	return theirs->init ? theirs->init(stage) : 0;
 }
 
@@ -142,6 +174,8 @@ int vendor_dump_file(int fd, int id)
 	int r = keep(fd);
 	if (r == 0)
 		r = hook(fd, id);
+	if (r == 0 && criu_get_image_dir)
+		r = saved_by->write_gpus(criu_get_image_dir(), id);
 	return r == 0 && (atomic_load(&is_lost) || !is_saved(id)) ? -EIO : r;
 }
 
@@ -151,6 +185,9 @@ int vendor_restore_file(int id, bool *flag)
 
 	if (!hook || !is_saved(id))
 		return -ENOTSUP;
+	int r = saved_by->read_gpus(criu_get_image_dir(), id);
+	if (r < 0)
+		return r;
 	int fd = hook(id, flag);
 	if (fd < 0 || !atomic_load(&is_lost))
 		return fd;

@@ -17,7 +17,7 @@ struct criu_child {
 struct criu_plugin_env {
 	const char *libdir; /* NULL: an empty one */
 	int table_fd;	    /* as CRIU has it; -1: none */
-	const char *devices, *vendor;
+	const char *devices, *vendor, *gpu_map;
 };
 #define CRIU_PLUGIN_ENV_NONE ((struct criu_plugin_env){ .table_fd = -1 })
 

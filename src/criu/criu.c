@@ -689,6 +689,7 @@ static int add_plugin(struct criu_plugin_env *env, const struct criu_plugin *plu
 {
 	env->devices = plugin->devices;
 	env->vendor = plugin->vendor;
+	env->gpu_map = plugin->gpu_map;
 	env->table_fd = criu_fds_add(fds, plugin->table_fd, "the table", err);
 	return env->table_fd;
 }

@@ -79,6 +79,7 @@ struct criu_plugin {
 	int table_fd;	     /* hidden_table_new(); borrowed. A restore needs one too, empty */
 	const char *devices; /* how paths of such devices begin, parted by colons */
 	const char *vendor;  /* whose plugin for CRIU saves the GPUs; NULL: nobody's */
+	const char *gpu_map; /* "FROM=TO,..." for that plugin; NULL: all stay */
 };
 
 /** The folder that holds our plugin and nothing else (owned); NULL where it is not installed. */

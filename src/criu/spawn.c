@@ -352,7 +352,13 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 	const pid_t enter_ns_of = o->enter_ns_of;
 	const struct criu_user *user = o->user;
 	const bool has_user_ns = o->is_apart && geteuid() != 0;
-	char number[16], plugins[4096], table[64], devices[1024], vendor[64], runtime[4096];
+	char number[16], plugins[4096], table[64], devices[1024], runtime[4096];
+	auto_free char *vendor =
+		path_format(HIDDEN_VENDOR_VARIABLE "=%s%s%s", plugin->vendor ? plugin->vendor : "",
+			    plugin->gpu_map ? " " : "", plugin->gpu_map ? plugin->gpu_map : "");
+
+	if (!vendor)
+		return brumate_fail(err, ENOMEM, "%m");
 	char *argv[] = { (char[]){ "criu" }, (char[]){ "swrk" }, number,
 			 (char[]){ CRIU_WITHOUT_CONFIG }, NULL };
 	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" },
@@ -381,8 +387,6 @@ int criu_spawn(struct criu_child *ret, const struct criu_program *program,
 		 plugin->libdir ? plugin->libdir : "/proc/self/task");
 	snprintf(devices, sizeof(devices), HIDDEN_DEV_VARIABLE "=%s",
 		 plugin->devices ? plugin->devices : "");
-	snprintf(vendor, sizeof(vendor), HIDDEN_VENDOR_VARIABLE "=%s",
-		 plugin->vendor ? plugin->vendor : "");
 	/* Where a CRIU that is not root's keeps what it found out of the kernel. */
 	snprintf(runtime, sizeof(runtime), "XDG_RUNTIME_DIR=%s", path_runtime_dir());
 	snprintf(table, sizeof(table), HIDDEN_FD_VARIABLE "=%d", plugin->table_fd);

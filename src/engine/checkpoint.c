@@ -486,7 +486,8 @@ static int start_criu(struct op *op, struct brumate_error *err)
 	if (op->checkpoint.work_fd < 0)
 		return op->checkpoint.work_fd;
 	options.work_dir_fd = op->checkpoint.work_fd;
-	if ((r = cpu_memory_image_open(&op->images.cpu_memory, op->gpus.vendor, &options, err)) < 0)
+	if ((r = cpu_memory_image_open(&op->images.cpu_memory, op->gpus.vendor, NULL, 0, &options,
+				       err)) < 0)
 		return r;
 	return criu_dump_start(&op->checkpoint.dump, &op->images.criu, &options, err);
 }

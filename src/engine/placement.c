@@ -186,7 +186,7 @@ int placement_map(const struct target *target, struct gpu_set *gpus, struct prog
 	if ((r = gpu_set_open(gpus, err)) < 0 ||
 	    (r = broker_client_gpus(&gpus->broker, p.now, &p.n_now, err)) < 0)
 		return r;
-	if (p.n_now < target->n_gpus) {
+	if (p.n_now < target->n_gpus || (gpus->vendor->saved_by_criu && p.n_now > target->n_gpus)) {
 		brumate_fail(err, EOPNOTSUPP, "the job saw %zu GPUs, %zu are here", target->n_gpus,
 			     p.n_now);
 		brumate_hint(

@@ -575,7 +575,8 @@ static int call_criu(struct op *op, struct criu_options *options, struct brumate
 	options->timeout_s = CRIU_TIMEOUT_S;
 	int r = rights_for_restore(op, &options->user, err);
 	if (r == 0)
-		r = cpu_memory_image_open(&op->images.cpu_memory, op->gpus.vendor, options, err);
+		r = cpu_memory_image_open(&op->images.cpu_memory, op->gpus.vendor, op->gpus.pairs,
+					  op->gpus.n_pairs, options, err);
 	if (r == 0)
 		r = op_attributes_ask(op, err);
 	if (r < 0)

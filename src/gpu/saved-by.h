@@ -3,6 +3,13 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
+
+/* A function of the plugin, the one that is called in its place, and where that finds it. */
+struct gpu_saved_call {
+	const char *name;
+	void *ours, **before;
+};
 
 struct gpu_saved_by {
 	const char *vendor;  /* gpu_vendor.id */
@@ -13,6 +20,13 @@ struct gpu_saved_by {
 	bool (*is_saved)(int images_fd, int id);
 	/* Whether what it logs as an error means that state is lost: it goes on, and says that all went well. */
 	bool (*is_loss)(const char *format);
+	const struct gpu_saved_call *calls; /* ends with one without a name */
+	/* Before the first file: on which GPU each is to be restored, "FROM=TO,..." of UUIDs; those that are not named stay. */
+	void (*begin)(bool is_restore, const char *map);
+	/* Before a file is restored: which GPUs it was on. 0, -errno. */
+	int (*read_gpus)(int images_fd, int id);
+	/* After a file was dumped. 0, -errno. */
+	int (*write_gpus)(int images_fd, int id);
 	/* Resumes the process that opened @fd, one of @files, if the plugin left it paused. */
 	void (*go_on)(int fd);
 };

@@ -7,6 +7,7 @@
  *	gpu run           is the GPUs, and says "ready"
  *	gpu fail CALL     from now on calls of that number fail; 0: none
  *	gpu kill CALL     the same, and who makes them is killed
+ *	gpu number FIRST  gives the GPUs the numbers FIRST and after it, as those of another machine have
  *	gpu hold WORDS    lets packets rest after so many words; 0: none
  *	gpu show          prints the number of queues that rest so, of processes, of those paused, and what of each GPU is used
  *	gpu calls         prints how often each call was made
@@ -224,6 +225,9 @@ int main(int argc, char **argv)
 		kernel->fails = (uint32_t)number;
 	else if (!strcmp(what, "kill"))
 		kernel->kills = (uint32_t)number;
+	else if (!strcmp(what, "number"))
+		for (uint32_t i = 0; i < kernel->n_gpus; i++)
+			kernel->gpus[i].id = (uint32_t)number + i;
 	else if (!strcmp(what, "hold"))
 		kernel->hold_at = number;
 	else if (!strcmp(what, "show"))

@@ -9,12 +9,14 @@ import shutil
 import stat
 import tempfile
 
-from cases import EXIT_FAILED, EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, Bed, case, main, wait_until
+from cases import EXIT_FAILED, EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, EXIT_USAGE, Bed, case, main, wait_until
 from harness import CLONE_NEWNS, SOURCE, Program, Skipped, expect, run
 
 PLUGIN = os.path.join(SOURCE, ".amdgpu", "amdgpu_plugin.so")
 CALLS = ["none", "process-info", "checkpoint", "unpause", "restore", "resume", "import", "submit", "fence"]
 GPUS = 2
+NODES = "/sys/class/kfd/kfd/topology/nodes"
+FIRST, FIRST_UNIQUE = 1000, 0x7b6440b15cf42280  # the kernel's number and the card's own
 WORDS = 1 << 16
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -53,6 +55,14 @@ def make_dev(scratch):
     mount(new, "/dev", flags=MS_BIND | MS_REC)
 
 
+def number_gpus(first, first_unique):
+    for i in range(GPUS):
+        node = f"{NODES}/{i + 1}"
+        put(f"{node}/gpu_id", f"{first + i}\n")
+        put(f"{node}/properties", "cpu_cores_count 0\nsimd_count 440\nmem_banks_count 1\nio_links_count 0\nvendor_id 4098\n"
+            f"device_id 29857\nlocation_id {(i + 1) << 8}\ndomain 0\ndrm_render_minor {128 + i}\nunique_id {first_unique + i}\n")
+
+
 def make_sysfs(scratch):
     """A processor and two GPUs, alike, in two slots."""
     old = os.path.join(scratch, "class")
@@ -64,15 +74,12 @@ def make_sysfs(scratch):
     os.makedirs("/sys/class/kfd/kfd/proc")
     if os.path.islink("/sys/class/drm"):
         os.unlink("/sys/class/drm")
-    nodes = "/sys/class/kfd/kfd/topology/nodes"
-    put(f"{nodes}/0/gpu_id", "0\n")
-    put(f"{nodes}/0/properties", "cpu_cores_count 4\nsimd_count 0\n")
-    os.makedirs(f"{nodes}/0/io_links")
+    put(f"{NODES}/0/gpu_id", "0\n")
+    put(f"{NODES}/0/properties", "cpu_cores_count 4\nsimd_count 0\n")
+    os.makedirs(f"{NODES}/0/io_links")
+    number_gpus(FIRST, FIRST_UNIQUE)
     for i in range(GPUS):
-        node = f"{nodes}/{i + 1}"
-        put(f"{node}/gpu_id", f"{1000 + i}\n")
-        put(f"{node}/properties", "cpu_cores_count 0\nsimd_count 440\nmem_banks_count 1\nio_links_count 0\nvendor_id 4098\n"
-            f"device_id 29857\nlocation_id {(i + 1) << 8}\ndomain 0\ndrm_render_minor {128 + i}\nunique_id {0x7b6440b15cf42280 + i}\n")
+        node = f"{NODES}/{i + 1}"
         put(f"{node}/mem_banks/0/properties", "heap_type 1\nsize_in_bytes 67108864\n")
         os.makedirs(f"{node}/io_links")
         put(f"/sys/class/drm/renderD{128 + i}/device/mem_info_vram_total", "67108864\n")
@@ -130,8 +137,17 @@ class AmdBed(Bed):
         self.own.update({"BRUMATE_GPU": "real", "LD_LIBRARY_PATH": "", "BRUMATE_CRIU": self.make_criu()})
         for word in ("fail", "kill", "hold"):
             self.gpu(word, 0)
+        self.renumber(FIRST, FIRST_UNIQUE)
         self.gpus_run = Program([self.amd("amd-gpu"), "run"], os.path.join(self.dir, "gpu.out"), env=dict(os.environ))
         wait_until(lambda: os.path.getsize(os.path.join(self.dir, "gpu.out")), "the GPUs")
+
+    def renumber(self, first, first_unique):
+        self.gpu("number", first)
+        number_gpus(first, first_unique)
+
+    def uuid(self, unique):
+        digits = f"{unique:016x}"
+        return f"GPU-00000000-0000-0000-{digits[:4]}-{digits[4:]}"
 
     def amd(self, name):
         return os.path.join(self.build.path, "tests", "amd", name)
@@ -227,6 +243,42 @@ def leave_running(bed):
         bed.goes_on(log)
         bed.ok("kill", job)
         wait_until(lambda: bed.shown()[1] == 0, "the driver to forget the process")
+
+
+@case
+@on_amd
+def on_the_other_gpu(bed):
+    """As it is told, also once more from where it is then; otherwise a GPU stays what it was, whatever CRIU's plugin tries first."""
+    job, log = bed.program_job("--gpus", 1)
+    uuids = bed.uuids()
+    places = [used(1), used(1)[::-1]]
+    for i, (options, place) in enumerate((
+            (("--gpu-map", "0=1"), 1), ((), 1), (("--gpu-map", f"{uuids[1]}={uuids[0]}"), 0), ((), 0), (("--gpu-map", "0=1,1=0"), 1))):
+        bed.operation("checkpoint", job, "--name", f"k{i}")
+        bed.vram_at_the_end()
+        bed.operation("restore", f"k{i}", *options)
+        expect(bed.shown()[1:] == (1, 0, places[place]), f"{options}: {bed.shown()}")
+        bed.expect_whole(job, log)
+    bed.operation("checkpoint", job, "--name", "last")
+    bed.vram_at_the_end()
+    bed.refused(EXIT_USAGE, "no GPU 9", "restore", "last", "--gpu-map", "0=9")
+    bed.refused(EXIT_USAGE, "the target of two", "restore", "last", "--gpu-map", "0=1,1=1")
+    bed.expect_restorable("last", log)
+
+
+@case
+@on_amd
+def on_another_machine(bed):
+    """The kernel names its GPUs by other numbers, under which the program does not know them; and it is saved there, too."""
+    job, log = bed.program_job("--gpus", 1)
+    for i in range(3):
+        bed.operation("checkpoint", job, "--name", f"k{i}")
+        bed.vram_at_the_end()
+        bed.renumber(2000 + 10 * i, 0x1234 + 10 * i)
+        notes = bed.operation("restore", f"k{i}", *([] if i else ["--gpu-map", f"{bed.uuid(FIRST_UNIQUE)}={bed.uuid(0x1235)}"]))
+        expect("is not here" in str(notes) or not i, notes)
+        bed.expect_whole(job, log)
+        expect(sum(bed.shown()[3]) == WORDS * 4 and (i or bed.shown()[3][1]), bed.shown())
 
 
 @case

@@ -38,7 +38,8 @@ static void make_tree(void)
 	    "simd_count 440\nlocation_id 33536\ndomain 0\ndrm_render_minor 128\n"
 	    "num_xcc 1\nunique_id 8891302694849094277\n");
 	put(NODES "2/gpu_id", "7\n");
-	put(NODES "2/properties", "location_id 256\ndomain 1\ndrm_render_minor 129\nunique_id 0\n");
+	put(NODES "2/properties",
+	    "device_id 29695\nlocation_id 256\ndomain 1\ndrm_render_minor 129\nunique_id 0\n");
 	put("class/drm/renderD128/device/product_name", "AMD Instinct MI300X\n");
 	put("class/drm/renderD128/device/mem_info_vram_total", "206141652992\n");
 	put("class/drm/renderD128/device/mem_info_vram_used", "297213952\n");
@@ -60,7 +61,7 @@ static void test_gpus(void)
 	CHECK_STR(gpus[0].name, "AMD Instinct MI300X");
 	CHECK(gpus[0].total_bytes == 206141652992 && gpus[0].used_bytes == 297213952);
 	CHECK_STR(gpus[1].uuid, "GPU-00000001-0000-0100-0000-000000000000");
-	CHECK_STR(gpus[1].name, "AMD GPU 7");
+	CHECK_STR(gpus[1].name, "AMD GPU 73ff");
 	CHECK(gpus[1].total_bytes == 17163091968 && gpus[1].used_bytes == 0);
 	CHECK(amd_read_gpus(dir, gpus, 1, &n, NULL) == 0 && n == 1);
 }
@@ -77,6 +78,18 @@ static void test_processes(void)
 	CHECK(p.state == DEV_STATE_NONE && !p.n_gpus);
 	amd_read_version(dir, version, sizeof(version));
 	CHECK_STR(version, "6.12.12");
+}
+
+static void test_map(void)
+{
+	CHECK(amd_map_allows("", "GPU-a", "GPU-a") && !amd_map_allows("", "GPU-a", "GPU-b"));
+	CHECK(amd_map_allows("GPU-a=GPU-b,GPU-b=GPU-a", "GPU-a", "GPU-b"));
+	CHECK(amd_map_allows("GPU-a=GPU-b,GPU-b=GPU-a", "GPU-b", "GPU-a"));
+	CHECK(!amd_map_allows("GPU-a=GPU-b,GPU-b=GPU-a", "GPU-a", "GPU-a"));
+	CHECK(!amd_map_allows("GPU-a=GPU-bc", "GPU-a", "GPU-b"));
+	CHECK(!amd_map_allows("GPU-a=GPU-b", "GPU-a", "GPU-bc"));
+	CHECK(amd_map_allows("GPU-a=GPU-b", "GPU-c", "GPU-c"));
+	CHECK(!amd_map_allows(",=,a", "GPU-a", "GPU-b"));
 }
 
 /* Without such GPUs nothing is taken for theirs: render nodes are of any maker. */
@@ -105,6 +118,7 @@ int main(void)
 	make_tree();
 	test_gpus();
 	test_processes();
+	test_map();
 	test_absent();
 	CHECK(remove_tree(AT_FDCWD, dir) == 0);
 	return 0;
