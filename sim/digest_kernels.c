@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 /*
- * The digest kernel, from the source that the GPU's are made of, a thread after the other. Where the CPU
- * can, leaves are digested many at a time by what brumate has for host memory: they would be a quarter of
- * all that the tests compute. That the source computes the same is for its unit test.
+ * The digest kernel, from the source that the GPU's are made of, a thread after the other. Leaves are digested by
+ * libcrypto in a process that has it, as the broker does: they would be a quarter of all that the tests compute. That the
+ * source computes the same is for its unit test.
  */
 #include "sim.h"
-#include "base/sha256-lanes.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <string.h>
 
 typedef struct {
@@ -34,22 +35,31 @@ static const struct {
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
 #include "gpu/cuda/digest.cu"
 
-_Static_assert(LEAVES % SHA256_LANES == 0 && sizeof(struct digest) == 2 * sizeof(uint4), "leaves");
+/* SHA256() of libcrypto, which the programs of jobs are not made to load; NULL: there is none in this process. */
+static unsigned char *(*sha256)(const unsigned char *data, size_t len_bytes, unsigned char *ret);
 
-/* As many of the first of @n leaves as can be had at a time. Returns how many they were. */
-static uint64_t digest_lanes(const uint4 *data, uint64_t n, uint4 *leaves, u32 *nonzero)
+static void find_sha256(void)
 {
-	uint64_t whole = sha256_has_lanes() ? n / SHA256_LANES * SHA256_LANES : 0;
-	const char *bytes = (const char *)data;
+	void *library = dlopen("libcrypto.so.3", RTLD_LAZY | RTLD_NOLOAD);
 
-	for (uint64_t i = 0; i < whole; i += SHA256_LANES) {
-		const char *first = bytes + i * LEAF_BYTES;
+	if (library)
+		sha256 = (__typeof__(sha256))dlsym(library, "SHA256");
+}
 
-		sha256_lanes((struct digest *)(leaves + 2 * i), first, LEAF_BYTES);
-		if (*first || memcmp(first, first + 1, SHA256_LANES * LEAF_BYTES - 1)) /* any bit */
+/* @n leaves by libcrypto. Returns how many were digested: all of them, or none. */
+static uint64_t digest_leaves(const uint4 *data, uint64_t n, uint4 *leaves, u32 *nonzero)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, find_sha256);
+	for (uint64_t i = 0; sha256 && i < n; i++) {
+		const unsigned char *leaf = (const unsigned char *)data + i * LEAF_BYTES;
+
+		sha256(leaf, LEAF_BYTES, (unsigned char *)(leaves + 2 * i));
+		if (*leaf || memcmp(leaf, leaf + 1, LEAF_BYTES - 1)) /* any bit */
 			nonzero[i / LEAVES] = 1;
 	}
-	return whole;
+	return sha256 ? n : 0;
 }
 
 CUresult kernel_digest(CUcontext ctx, const uint64_t *params)
@@ -65,7 +75,7 @@ CUresult kernel_digest(CUcontext ctx, const uint64_t *params)
 	    n > UINT32_MAX)
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
 	block_index.x = nonzero && words == LEAF_BYTES / sizeof(u32)
-				? (u32)digest_lanes((const uint4 *)data, n, digests, nonzero)
+				? (u32)digest_leaves((const uint4 *)data, n, digests, nonzero)
 				: 0;
 	for (; block_index.x < n; block_index.x++)
 		brumate_digest(data, n, words, prefix, prefix_words, digests, nonzero);

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
- * Chunk digests: many leaves at a time if the CPU can, the others and roots by libcrypto. SHA-256 is fetched once:
- * fetching it again for every leaf would cost as much as the leaf.
+ * Chunk digests, by libcrypto. SHA-256 is fetched once: fetching it again for every leaf would cost as much as the leaf.
  */
 #include "base/chunk.h"
-#include "base/sha256-lanes.h"
 
 #include <errno.h>
 #include <openssl/evp.h>
@@ -18,7 +16,6 @@ static const char prefix[PREFIX_BYTES] = "brumate-chunk-1";
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(EVP_MD *) sha256; /* kept for the life of the process once it is found */
-static bool has_lanes; /* set before sha256: querying the CPU is slow on a virtual machine */
 
 DEFINE_AUTO(EVP_MD_CTX *, EVP_MD_CTX_free)
 
@@ -28,10 +25,8 @@ static bool find_sha256(void)
 	if (sha256)
 		return true;
 	pthread_mutex_lock(&lock);
-	if (!sha256 && digest_has_libcrypto()) {
-		has_lanes = sha256_has_lanes();
+	if (!sha256 && digest_has_libcrypto())
 		sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
-	}
 	pthread_mutex_unlock(&lock);
 	return sha256;
 }
@@ -76,19 +71,6 @@ static int finish_root(EVP_MD_CTX *ctx, struct digest *ret, const struct chunk_k
 	return 0;
 }
 
-/* Digests leaves from the first on, many at a time, while there are that many. Returns their number. */
-static size_t digest_lanes(struct root *ret, const void *buf, size_t len_bytes)
-{
-	size_t n = len_bytes / CHUNK_LEAF_BYTES / SHA256_LANES * SHA256_LANES;
-
-	if (!has_lanes)
-		return 0;
-	for (size_t i = 0; i < n; i += SHA256_LANES)
-		sha256_lanes(&ret->leaves[i], (const char *)buf + i * CHUNK_LEAF_BYTES,
-			     CHUNK_LEAF_BYTES);
-	return n;
-}
-
 static int digest_chunk(struct digest *ret, const struct chunk_key *key, const void *buf,
 			size_t len_bytes)
 {
@@ -99,7 +81,7 @@ static int digest_chunk(struct digest *ret, const struct chunk_key *key, const v
 	auto_(EVP_MD_CTX_free) EVP_MD_CTX *ctx = new_context();
 	if (!ctx)
 		return -ENOMEM;
-	for (size_t i = digest_lanes(&root, buf, len_bytes); i < chunk_leaves(len_bytes); i++) {
+	for (size_t i = 0; i < chunk_leaves(len_bytes); i++) {
 		size_t start = i * CHUNK_LEAF_BYTES, left = len_bytes - start;
 		size_t len = left < CHUNK_LEAF_BYTES ? left : CHUNK_LEAF_BYTES;
 
