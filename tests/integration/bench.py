@@ -8,12 +8,10 @@ import os
 import re
 import signal
 import sys
-import xml.etree.ElementTree
 
 from cases import case, expect, main, run, wait_until
 
 EACH = ["suspend", "resume", "checkpoint", "restore", "leave-running"]
-SVG = "{http://www.w3.org/2000/svg}"
 SMALL = ("bench", "--size", "16M", "--pieces", "4M", "--data-path", "broker", "--no-checkpoint", "--rounds", "50")
 ONCE = (*SMALL[:-1], "1")
 SAVED = tuple(word for word in ONCE if word != "--no-checkpoint")
@@ -156,27 +154,11 @@ def where_there_is_no_room_for_checkpoints(bed):
     bed.refused(2, "--no-checkpoint cannot be combined with --dir", *ONCE, "--dir", bed.dir)
 
 
-def expect_drawn(svg, result):
-    """A bar for each phase, within the page, and no two texts of a line on each other."""
-    width = float(svg.get("width"))
-    texts = [(float(e.get("y")), float(e.get("x")), e) for e in svg.iter(SVG + "text")]
-    names = [e.text for _, _, e in texts if e.get("class") == "name"]
-    for entry in result:
-        expect(set(phase["name"] for phase in entry["summary"]["phases"]) <= set(names), f"{names}: {entry}")
-    bars = [e for e in svg.iter(SVG + "rect") if e.get("height") == "13.0"]
-    expect(len(bars) == len(names), f"{len(bars)} bars for {names}")
-    for bar in bars:
-        expect(182 <= float(bar.get("x")) and float(bar.get("x")) + float(bar.get("width")) <= 824, f"{bar.attrib}")
-    places = [(y, x) for y, x, _ in texts]
-    expect(len(set(places)) == len(places) and all(0 < x < width for _, x in places), f"{sorted(places)}")
-
-
 @case
-def phases_as_pictures(bed):
-    """A trace whose tracks have names and whose copies have rates, and a timeline that is valid XML."""
-    trace, timeline = (os.path.join(bed.dir, name) for name in ("trace.json", "timeline.svg"))
-    result = bed.ok(*ONCE, "--format", "json", "--trace", trace, "--timeline", timeline).json()["results"]
-    expect_drawn(xml.etree.ElementTree.parse(timeline).getroot(), result)
+def phases_as_a_trace(bed):
+    """Its tracks have names, and its copies rates."""
+    trace = os.path.join(bed.dir, "trace.json")
+    bed.ok(*ONCE, "--trace", trace)
     with open(trace, encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
     named = {e["tid"] for e in events if e["name"] == "thread_name"}
@@ -199,7 +181,6 @@ def errors_are_of_the_benchmark(bed):
         ("--size", "900G"): (1, "not enough room on the GPU: 900 GiB needed"),
         ("--size", "2M", "--pieces", "64M"): (2, "smaller --pieces"),
         ("--size", "16M", "--trace", "/proc/nothing/here"): (3, "/proc/nothing/here: No such file"),
-        ("--size", "16M", "--timeline", "/proc/nothing/here"): (3, "/proc/nothing/here: No such file"),
     }
     for options, (code, words) in refused.items():
         result = bed.fails(code, "bench", *options)

@@ -227,17 +227,18 @@ static void print_bar(const struct bench *b, const struct bench_result *r, bool 
 		edge, share * 100, bench_rate(r) / 1e9, limit / 1e9);
 }
 
-const char *const bench_operations[] = { "suspend",	      "resume", "checkpoint", "restore",
-					 BENCH_LEAVE_RUNNING, NULL };
-const char *const bench_paths[] = { "broker", "driver", NULL };
+/* In the order in which they are shown. */
+static const char *const operations[] = { "suspend",	       "resume", "checkpoint", "restore",
+					  BENCH_LEAVE_RUNNING, NULL };
+static const char *const paths[] = { "broker", "driver", NULL };
 
 static void print_chart(const struct bench *b, FILE *f)
 {
 	fputs("\nThe fastest round of each, as a share of what this machine can do:\n", f);
-	for (const char *const *o = bench_operations; *o; o++) {
+	for (const char *const *o = operations; *o; o++) {
 		bool first = true;
 
-		for (const char *const *p = bench_paths; *p; p++) {
+		for (const char *const *p = paths; *p; p++) {
 			const struct bench_result *r = bench_fastest(b, *o, *p);
 
 			if (!r || bench_limit(b, r) <= 0)
@@ -404,46 +405,59 @@ int bench_print(const struct bench *b, FILE *f, struct brumate_error *err)
 
 /* ---- for Perfetto ---- */
 
-/* What part of the machine a phase is about. */
-static const struct {
-	const char *phase;
-	enum bench_track track;
-} tracks[] = {
-	{ "data-out", BENCH_DATA },
-	{ "data-in", BENCH_DATA },
-	{ "live", BENCH_DATA },
-	{ "gpu-lock", BENCH_DRIVER },
-	{ "gpu-checkpoint", BENCH_DRIVER },
-	{ "gpu-restore", BENCH_DRIVER },
-	{ "gpu-unlock", BENCH_DRIVER },
-	{ "criu-start", BENCH_CRIU },
-	{ "criu", BENCH_CRIU },
-	{ "host-memory", BENCH_MEMORY },
-	{ "load", BENCH_DISK },
-	{ "store", BENCH_DISK },
-	{ "commit", BENCH_DISK },
+/* What a phase is about: a track of its own. */
+enum track {
+	TRACK_OPERATIONS,
+	TRACK_STILL,
+	TRACK_STEPS,
+	TRACK_DATA,
+	TRACK_DRIVER,
+	TRACK_MEMORY,
+	TRACK_CRIU,
+	TRACK_DISK,
+	TRACK__MAX
 };
 
-enum bench_track bench_track_of(const char *phase)
+static const struct {
+	const char *phase;
+	enum track track;
+} tracks[] = {
+	{ "data-out", TRACK_DATA },
+	{ "data-in", TRACK_DATA },
+	{ "live", TRACK_DATA },
+	{ "gpu-lock", TRACK_DRIVER },
+	{ "gpu-checkpoint", TRACK_DRIVER },
+	{ "gpu-restore", TRACK_DRIVER },
+	{ "gpu-unlock", TRACK_DRIVER },
+	{ "criu-start", TRACK_CRIU },
+	{ "criu", TRACK_CRIU },
+	{ "host-memory", TRACK_MEMORY },
+	{ "load", TRACK_DISK },
+	{ "store", TRACK_DISK },
+	{ "commit", TRACK_DISK },
+};
+
+static enum track track_of(const char *phase)
 {
 	for (size_t i = 0; i < sizeof(tracks) / sizeof(tracks[0]); i++)
 		if (!strcmp(tracks[i].phase, phase))
 			return tracks[i].track;
-	return BENCH_STEPS;
+	return TRACK_STEPS;
 }
 
-const char *const bench_track_names[BENCH_TRACK__MAX] = {
-	[BENCH_OPERATIONS] = "operations",
-	[BENCH_STILL] = "job stands still",
-	[BENCH_STEPS] = "steps",
-	[BENCH_DATA] = "device memory, copied",
-	[BENCH_DRIVER] = "driver",
-	[BENCH_MEMORY] = "CPU memory",
-	[BENCH_CRIU] = "processes, by CRIU",
-	[BENCH_DISK] = "checkpoint on disk",
+static const char *const track_names[TRACK__MAX] = {
+	[TRACK_OPERATIONS] = "operations",
+	[TRACK_STILL] = "job stands still",
+	[TRACK_STEPS] = "steps",
+	[TRACK_DATA] = "device memory, copied",
+	[TRACK_DRIVER] = "driver",
+	[TRACK_MEMORY] = "CPU memory",
+	[TRACK_CRIU] = "processes, by CRIU",
+	[TRACK_DISK] = "checkpoint on disk",
 };
 
-uint64_t bench_phase_bytes(const struct bench_result *r, const char *phase)
+/* Bytes of device memory that a phase moved; 0: none, or not known. */
+static uint64_t phase_bytes(const struct bench_result *r, const char *phase)
 {
 	uint64_t all = bytes_of(r->summary, "data_bytes");
 	uint64_t spared =
@@ -457,7 +471,7 @@ uint64_t bench_phase_bytes(const struct bench_result *r, const char *phase)
 }
 
 /* An event of @seconds; @bytes 0: it moves none. */
-static json_t *pack_event(const char *name, const struct bench_result *r, enum bench_track track,
+static json_t *pack_event(const char *name, const struct bench_result *r, enum track track,
 			  double start_us, double seconds, uint64_t bytes)
 {
 	json_t *args = json_pack("{s:s,s:s,s:i}", "operation", r->operation, "path", r->path,
@@ -484,9 +498,9 @@ static void add_phase_events(json_t *events, const struct bench_result *r)
 		const char *name = text_of(phase, "name");
 
 		json_array_append_new(
-			events, pack_event(name, r, bench_track_of(name), start_us + at * 1e6,
+			events, pack_event(name, r, track_of(name), start_us + at * 1e6,
 					   json_number_value(json_object_get(phase, "seconds")),
-					   bench_phase_bytes(r, name)));
+					   phase_bytes(r, name)));
 	}
 }
 
@@ -497,10 +511,10 @@ static void add_result_events(json_t *events, const struct bench_result *r)
 
 	snprintf(name, sizeof(name), "%s by %s", r->operation, r->path);
 	json_array_append_new(
-		events, pack_event(name, r, BENCH_OPERATIONS, start_us, r->seconds, r->bytes));
+		events, pack_event(name, r, TRACK_OPERATIONS, start_us, r->seconds, r->bytes));
 	if (r->standing > 0)
 		json_array_append_new(events,
-				      pack_event("stands still", r, BENCH_STILL,
+				      pack_event("stands still", r, TRACK_STILL,
 						 start_us + r->stands_at * 1e6, r->standing, 0));
 	add_phase_events(events, r);
 }
@@ -510,7 +524,7 @@ static void add_track_name(json_t *events, int track)
 {
 	json_array_append_new(events, json_pack("{s:s,s:s,s:i,s:i,s:{s:s}}", "name", "thread_name",
 						"ph", "M", "pid", 1, "tid", track + 1, "args",
-						"name", bench_track_names[track]));
+						"name", track_names[track]));
 	json_array_append_new(events, json_pack("{s:s,s:s,s:i,s:i,s:{s:i}}", "name",
 						"thread_sort_index", "ph", "M", "pid", 1, "tid",
 						track + 1, "args", "sort_index", track));
@@ -523,7 +537,7 @@ json_t *bench_to_trace(const struct bench *b)
 	json_array_append_new(events,
 			      json_pack("{s:s,s:s,s:i,s:{s:s}}", "name", "process_name", "ph", "M",
 					"pid", 1, "args", "name", "brumate bench"));
-	for (int track = 0; track < BENCH_TRACK__MAX; track++)
+	for (int track = 0; track < TRACK__MAX; track++)
 		add_track_name(events, track);
 	for (size_t i = 0; i < b->n_results; i++)
 		add_result_events(events, &b->results[i]);

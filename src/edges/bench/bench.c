@@ -935,8 +935,6 @@ static int tell_results(const struct bench *b, const struct invocation *in,
 
 	if (in->values[OPT_TRACE])
 		r = bench_write_trace(b, in->values[OPT_TRACE], err);
-	if (r == 0 && in->values[OPT_TIMELINE])
-		r = bench_write_timeline(b, in->values[OPT_TIMELINE], err);
 	if (r < 0)
 		return r;
 	if (!wants_json(in))
@@ -962,8 +960,6 @@ int verb_bench(const struct invocation *in, struct brumate_error *err)
 
 	if (r == 0)
 		r = try_file(in->values[OPT_TRACE], err);
-	if (r == 0)
-		r = try_file(in->values[OPT_TIMELINE], err);
 	if (r == 0)
 		r = get_bench_dir(&dir, in, err);
 	if (r < 0)

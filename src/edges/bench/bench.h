@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
- * What `brumate bench` measured, and how it is shown: as JSON, as a page for people with a bar chart, as a trace for
- * Perfetto and as a timeline in SVG.
+ * What `brumate bench` measured, and how it is shown: as JSON, as a page for people with a bar chart, and as a trace for
+ * Perfetto.
  */
 #pragma once
 
@@ -62,9 +62,6 @@ int bench_job_error(const char *text, struct brumate_error *err);
 /** The operation that saves a job and lets it run: what counts is how long the job stands still. */
 #define BENCH_LEAVE_RUNNING "leave-running"
 
-/** Operations and paths in the order in which they are shown; both end with NULL. */
-extern const char *const bench_operations[], *const bench_paths[];
-
 /** Whether it is of that operation. */
 bool bench_left_running(const struct bench_result *r);
 
@@ -91,36 +88,8 @@ int bench_print(const struct bench *b, FILE *f, struct brumate_error *err);
  * UTF-8. */
 void bench_bar(char *ret, size_t room, double share, bool utf8);
 
-/* ---- phases ---- */
-
-/** What a phase is about: a track of its own in the trace, a colour in the timeline. */
-enum bench_track {
-	BENCH_OPERATIONS,
-	BENCH_STILL,
-	BENCH_STEPS,
-	BENCH_DATA,
-	BENCH_DRIVER,
-	BENCH_MEMORY,
-	BENCH_CRIU,
-	BENCH_DISK,
-	BENCH_TRACK__MAX
-};
-extern const char *const bench_track_names[BENCH_TRACK__MAX];
-
-/** The track of a phase by its name. */
-enum bench_track bench_track_of(const char *phase);
-
-/** Bytes of device memory that the phase @phase of an operation moved; 0: none, or not known. */
-uint64_t bench_phase_bytes(const struct bench_result *r, const char *phase);
-
 /** The phases of all operations as a trace that Perfetto and chrome://tracing open (owned), NULL without memory. */
 json_t *bench_to_trace(const struct bench *b);
 
 /** The same as a file. */
 int bench_write_trace(const struct bench *b, const char *path, struct brumate_error *err);
-
-/** Draws the phases of the fastest round of each operation as SVG. */
-void bench_draw_timeline(const struct bench *b, FILE *f);
-
-/** The same as a file. */
-int bench_write_timeline(const struct bench *b, const char *path, struct brumate_error *err);

@@ -21,7 +21,6 @@ static const struct option_spec bench_options[] = {
 	FLAG(OPT_NO_CHECKPOINT, "no-checkpoint", 0,
 	     "only suspend and resume; write nothing to disk"),
 	KEEP_COPY,
-	VALUE(OPT_TIMELINE, "timeline", 0, "FILE", COMPLETES_FILE, "draw the phases as SVG"),
 	VALUE(OPT_TRACE, "trace", 0, "FILE", COMPLETES_FILE, "write the phases for Perfetto"),
 	SIMULATED,
 	FORMAT,

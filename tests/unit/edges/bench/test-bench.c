@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* What `brumate bench` makes of what it measured: bars, errors, the trace and the timeline. */
+/* What `brumate bench` makes of what it measured: bars, errors and the trace. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,22 +96,6 @@ static void check_trace(const struct bench *b)
 	      json_integer_value(json_object_get(data, "tid")));
 }
 
-static void check_timeline(const struct bench *b)
-{
-	char *text = NULL;
-	size_t len = 0;
-	FILE *f = open_memstream(&text, &len);
-
-	CHECK(f);
-	bench_draw_timeline(b, f);
-	fclose(f);
-	CHECK(strstr(text, ">resume by broker, round 2<") && !strstr(text, "round 1"));
-	CHECK(strstr(text, ">a&lt;b&amp;c<"));
-	CHECK(strstr(text, ">1.00 GB/s<"));
-	CHECK(!strcmp(text + len - strlen("</svg>\n"), "</svg>\n"));
-	free(text);
-}
-
 /* What costs time is told, what does not is not. */
 static void check_advice(void)
 {
@@ -154,7 +138,6 @@ int main(void)
 	CHECK(bench_fastest(&b, "resume", "broker") == &results[1]);
 	CHECK(!bench_fastest(&b, "resume", "driver"));
 	check_trace(&b);
-	check_timeline(&b);
 	check_advice();
 	json_decref(results[0].summary);
 	json_decref(results[1].summary);
