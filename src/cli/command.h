@@ -205,6 +205,9 @@ void help_print(const struct command *command);
 /** Refuses variables of the environment whose values mean nothing, by name: -EINVAL (environment.c). */
 int check_environment(struct brumate_error *err);
 
+/** Prints what fits in the place of the last of @n words that follow "brumate", for the scripts below. */
+void completion_offer(int n, char **words);
+
 /** Completion script for "bash", "zsh" or "fish" on stdout. 0 or -EINVAL. */
 int completion_print(const char *shell, struct brumate_error *err);
 

@@ -1,428 +1,329 @@
 // SPDX-License-Identifier: MIT
 /*
- * Completion scripts for bash, zsh and fish, from the command table. What a value may be is written
- * into the script; jobs, by id and name, checkpoints and GPUs are asked for when they are needed.
+ * What a shell offers for the word that is being typed, from the command table, and the scripts by which bash, zsh and fish
+ * ask for it. `brumate __complete WORD...`, whose last word is that one, prints for each possible word a line, with a tab
+ * before what it means; or one line ":file", ":dir" or ":command N", which shells complete best: N words precede a command.
  */
 #include "cli/arguments.h"
+#include "cli/client.h"
 #include "cli/command.h"
+#include "cli/output.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "job/record.h"
+#include "process/process.h"
 
-static void print_names(const char *separator)
+/* The word that is typed, and what was said of it. */
+struct offer {
+	const char *typed;
+	int before_len;	 /* of its beginning that each offered word has, too: "--gpu-map=0=1," */
+	int n_words;	 /* that precede it, or the command that it is an argument of */
+	json_t *offered; /* owned; the words */
+};
+
+static void offer(const struct offer *o, const char *meaning, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+/* Offers a word once, if it begins as the typed one does. */
+static void offer(const struct offer *o, const char *meaning, const char *fmt, ...)
+{
+	char word[512];
+	va_list ap;
+
+	snprintf(word, sizeof(word), "%.*s", o->before_len, o->typed);
+	va_start(ap, fmt);
+	vsnprintf(word + strlen(word), sizeof(word) - strlen(word), fmt, ap);
+	va_end(ap);
+	if (strncmp(word, o->typed, strlen(o->typed)) != 0 || json_object_get(o->offered, word))
+		return;
+	json_object_set_new(o->offered, word, json_true());
+	printf("%s%s%s\n", word, *meaning ? "\t" : "", meaning);
+}
+
+static void offer_words(const struct offer *o, const char *words)
+{
+	for (size_t n; (n = strcspn(words, " ")); words += n, words += strspn(words, " "))
+		offer(o, "", "%.*s", (int)n, words);
+}
+
+/* ---- what there is ---- */
+
+/* @states: separated by spaces; NULL: any. */
+static void offer_jobs(const struct offer *o, const char *states)
+{
+	auto_json json_t *reply = NULL;
+	json_t *job;
+	size_t i;
+
+	client_ask("List", NULL, &reply, NULL);
+	json_array_foreach (json_object_get(reply, "jobs"), i, job) {
+		const char *state = text_of(job, "state");
+
+		if (states && !words_contain(states, state))
+			continue;
+		offer(o, state, "%s", text_of(job, "id"));
+		if (*text_of(job, "name"))
+			offer(o, state, "%s", text_of(job, "name"));
+	}
+}
+
+static void offer_checkpoints(const struct offer *o)
+{
+	auto_json json_t *reply = NULL;
+	json_t *checkpoint;
+	size_t i;
+
+	client_ask("Checkpoints", NULL, &reply, NULL);
+	json_array_foreach (json_object_get(reply, "checkpoints"), i, checkpoint)
+		offer(o, "checkpoint", "%s", text_of(checkpoint, "id"));
+	offer_jobs(o, NULL);
+}
+
+/* "KEY=VALUE" behind @before, of the labels that jobs have; with names, their names behind "name=". */
+static void offer_labels(const struct offer *o, const char *before, bool names)
+{
+	auto_json json_t *reply = NULL;
+	json_t *job, *value;
+	const char *key;
+	size_t i;
+
+	client_ask("List", NULL, &reply, NULL);
+	json_array_foreach (json_object_get(reply, "jobs"), i, job) {
+		if (names && *text_of(job, "name"))
+			offer(o, "", "name=%s", text_of(job, "name"));
+		json_object_foreach (json_object_get(job, "labels"), key, value)
+			offer(o, "", "%s%s=%s", before, key, json_string_value(value));
+	}
+}
+
+static void offer_filters(const struct offer *o)
+{
+	for (enum job_state s = 0; s < JOB_STATE__MAX; s++)
+		offer(o, "", "state=%s", job_state_name(s));
+	offer_words(o, "id= gpu=");
+	offer_labels(o, "label=", true);
+}
+
+/* Processes that can be jobs: a thread of the kernel has no command line. */
+static void offer_pids(const struct offer *o)
+{
+	auto_closedir DIR *proc = opendir("/proc");
+	pid_t pid;
+
+	while (proc && proc_next(proc, &pid) > 0) {
+		auto_free char *line = NULL, *comm = NULL;
+		size_t len = 0;
+
+		if (proc_file_read(pid, "cmdline", 1 << 20, &line, &len) < 0 || !len ||
+		    proc_file_read(pid, "comm", 64, &comm, NULL) < 0)
+			continue;
+		comm[strcspn(comm, "\n")] = '\0';
+		offer(o, comm, "%d", pid);
+	}
+}
+
+/* A pair of two GPUs by their numbers behind the last comma: "0=1". */
+static void offer_gpu_maps(struct offer *o)
+{
+	auto_json json_t *reply = NULL, *asked = json_object();
+	const struct invocation none = { 0 };
+	const char *comma = strrchr(o->typed + o->before_len, ',');
+
+	if (asked && add_gpu(asked, &none, NULL) == 0)
+		client_ask("Doctor", asked, &reply, NULL);
+	size_t n = json_array_size(json_object_get(json_object_get(reply, "facts"), "gpus"));
+	if (comma)
+		o->before_len = (int)(comma + 1 - o->typed);
+	for (size_t from = 0; from < n; from++)
+		for (size_t to = 0; to < n; to++)
+			if (from != to)
+				offer(o, "", "%zu=%zu", from, to);
+}
+
+/* Jobs in these states fit; NULL: in any, or something else than jobs is to be offered. */
+static const char *const states[] = {
+	[COMPLETES_LIVING] =
+		"created running suspending suspended resuming checkpointing restoring",
+	[COMPLETES_RUNNING] = "running",
+	[COMPLETES_SUSPENDED] = "suspended",
+	[COMPLETES_FILTER] = NULL, /* the last of all */
+};
+
+static void offer_value(struct offer *o, enum completes what, const char *words)
+{
+	if (what == COMPLETES_FILE || what == COMPLETES_DIR)
+		puts(what == COMPLETES_FILE ? ":file" : ":dir");
+	else if (what == COMPLETES_COMMAND)
+		printf(":command %d\n", o->n_words);
+	else if (what == COMPLETES_JOB || states[what])
+		offer_jobs(o, states[what]);
+	else if (what == COMPLETES_CHECKPOINT)
+		offer_checkpoints(o);
+	else if (what == COMPLETES_WORDS)
+		offer_words(o, words);
+	else if (what == COMPLETES_PID)
+		offer_pids(o);
+	else if (what == COMPLETES_GPU_MAP)
+		offer_gpu_maps(o);
+	else if (what == COMPLETES_LABEL)
+		offer_labels(o, "", false);
+	else if (what == COMPLETES_FILTER)
+		offer_filters(o);
+	else
+		for (size_t i = 0; what == COMPLETES_SIGNAL && signal_name(i); i++)
+			offer(o, "", "%s", signal_name(i));
+}
+
+/* ---- the line ---- */
+
+static void offer_commands(const struct offer *o)
 {
 	for (size_t i = 0; command_at(i); i++)
 		if (!command_at(i)->hidden)
-			printf("%s%s", i ? separator : "", command_at(i)->name);
+			offer(o, command_at(i)->summary, "%s", command_at(i)->name);
+	offer_words(o, "--help --version");
 }
 
-/* "checkpoint|dump": a command with its aliases, for a case in a shell. */
-static void print_pattern(const struct command *c)
+static void offer_options(const struct offer *o, const struct command *c)
 {
-	fputs(c->name, stdout);
-	for (const char *p = c->aliases; p && *p;) {
-		size_t n = strcspn(p, " ");
-
-		printf("|%.*s", (int)n, p);
-		p += n;
-		p += strspn(p, " ");
-	}
+	for (const struct option_spec *s = c->options; s->name; s++)
+		offer(o, s->help, "--%s", s->name);
+	offer(o, help_option.help, "--%s", help_option.name);
 }
 
-static void print_signals(void)
+/* The option @word is of, "--name", "--name=value" or "-x"; NULL: of none. */
+static const struct option_spec *option_of(const struct command *c, const char *word)
 {
-	for (size_t i = 0; signal_name(i); i++)
-		printf("%s%s", i ? " " : "", signal_name(i));
+	for (const struct option_spec *s = c->options; s->name; s++)
+		if (word[1] == '-' ? strcspn(word + 2, "=") == strlen(s->name) &&
+					     !strncmp(word + 2, s->name, strlen(s->name))
+				   : s->letter && word[1] == s->letter && !word[2])
+			return s;
+	return NULL;
 }
 
-/* Ids and names of jobs with their states behind a tab, one a line, in any shell: of those in the states @args, or of all.
- * A damaged job has no name. */
-#define PRINT_JOBS(args)                                                       \
-	"brumate ps -a --no-headers 2>/dev/null | awk -v want=\" " args " \" " \
-	"'want !~ /[a-z]/ || index(want, \" \" $3 \" \") "                     \
-	"{ print $1 \"\\t\" $3; if ($2 != \"-\") print $2 \"\\t\" $3 }'"
-
-/* States by what fits; NULL: any. */
-static const char *states_for(enum completes what)
+static void offer_of_command(struct offer *o, const struct command *c, int n, char **words)
 {
-	switch (what) {
-	case COMPLETES_RUNNING:
-		return "running";
-	case COMPLETES_SUSPENDED:
-		return "suspended";
-	case COMPLETES_LIVING:
-		return "created running suspending suspended resuming checkpointing restoring";
-	default:
-		return "";
-	}
-}
+	const struct option_spec *needs = NULL;
+	bool options_end = false;
+	int n_operands = 0;
 
-/* Processes that can be jobs: a thread of the kernel has no command line. One a line, in any shell. */
-#define PRINT_PIDS "grep -las . /proc/[0-9]*/cmdline | cut -d/ -f3"
+	for (int i = 1; i < n; i++) {
+		const struct option_spec *s = NULL;
 
-static void print_states(void)
-{
-	for (enum job_state s = 0; s < JOB_STATE__MAX; s++)
-		printf(" %s", job_state_name(s));
-}
-
-/* Each pair of two GPUs by their numbers, "0=1", one a line, in any shell. */
-#define PRINT_GPU_MAPS                                \
-	"brumate doctor --format json 2>/dev/null | " \
-	"awk -F'\"' '$2 == \"uuid\" { n++ } "         \
-	"END { for (i = 0; i < n; i++) for (k = 0; k < n; k++) if (i != k) print i \"=\" k }'"
-
-/* The labels that jobs have, "KEY=VALUE" one a line, in any shell. */
-#define PRINT_LABELS                                                           \
-	"brumate ps -a --format json 2>/dev/null | "                           \
-	"awk -F'\"' '/^ *\"labels\": \\{$/ { on = 1; next } /\\}/ { on = 0 } " \
-	"on { print $2 \"=\" $4 }' | sort -u"
-
-/* What --filter of ps takes, one a line: each state, name, and label that there is. */
-static void print_filters(void)
-{
-	fputs("printf 'state=%s\\n'", stdout);
-	print_states();
-	fputs("; printf '%s=\\n' id gpu; brumate ps -a --no-headers 2>/dev/null | "
-	      "awk '$2 != \"-\" { print \"name=\" $2 }'; _brumate_labels | sed 's/^/label=/'",
-	      stdout);
-}
-
-/* ---- bash ---- */
-
-static bool is_of_jobs(enum completes what)
-{
-	return what == COMPLETES_JOB || what == COMPLETES_LIVING || what == COMPLETES_RUNNING ||
-	       what == COMPLETES_SUSPENDED;
-}
-
-/* States are shown where bash only lists, as after a second Tab: what it would type is the names alone. */
-static const char bash_offer_jobs[] =
-	"_brumate_offer_jobs()\n{\n"
-	"\tlocal jobs=$(_brumate_jobs \"$@\")\n"
-	"\tlocal IFS=$'\\n'\n"
-	"\tCOMPREPLY=($(compgen -W \"$(cut -f1 <<<\"$jobs\")\" -- \"$cur\"))\n"
-	"\tif [[ ${COMP_TYPE-} == 63 ]] && ((${#COMPREPLY[@]} > 1)); then\n"
-	"\t\tCOMPREPLY=($(compgen -W \"$(sed 's/\\t\\(.*\\)/ (\\1)/' <<<\"$jobs\")\" -- "
-	"\"$cur\"))\n"
-	"\tfi\n}\n";
-
-static void bash_reply(enum completes what, const char *words)
-{
-	static const char *const commands_for[] = {
-		[COMPLETES_NOTHING] = "COMPREPLY=()",
-		[COMPLETES_FILE] = "COMPREPLY=($(compgen -f -- \"$cur\"))",
-		[COMPLETES_DIR] = "COMPREPLY=($(compgen -d -- \"$cur\"))",
-		[COMPLETES_CHECKPOINT] = "COMPREPLY=($(compgen -W \"$(brumate ls -q 2>/dev/null; "
-					 "_brumate_jobs | cut -f1)\" -- \"$cur\"))",
-		[COMPLETES_COMMAND] = "COMPREPLY=($(compgen -c -- \"$cur\"))",
-		[COMPLETES_PID] = "COMPREPLY=($(compgen -W \"$(" PRINT_PIDS ")\" -- \"$cur\"))",
-		[COMPLETES_GPU_MAP] = "COMPREPLY=($(compgen -P \"${cur%\"${cur##*,}\"}\" -W "
-				      "\"$(_brumate_gpu_maps)\" -- \"${cur##*,}\"))",
-		[COMPLETES_LABEL] = "COMPREPLY=($(compgen -W \"$(_brumate_labels)\" -- \"$cur\"))",
-		[COMPLETES_FILTER] =
-			"COMPREPLY=($(compgen -W \"$(_brumate_filters)\" -- \"$cur\"))",
-	};
-
-	if (what == COMPLETES_WORDS) {
-		printf("COMPREPLY=($(compgen -W \"%s\" -- \"$cur\"))", words);
-	} else if (what == COMPLETES_SIGNAL) {
-		fputs("COMPREPLY=($(compgen -W \"", stdout);
-		print_signals();
-		fputs("\" -- \"$cur\"))", stdout);
-	} else if (is_of_jobs(what)) {
-		printf("_brumate_offer_jobs %s", states_for(what));
-	} else {
-		fputs(commands_for[what], stdout);
-	}
-}
-
-static void bash_command(const struct command *c)
-{
-	printf("\t");
-	print_pattern(c);
-	printf(")\n\t\tcase $prev in\n");
-	for (const struct option_spec *o = c->options; o->name; o++) {
-		if (!o->value)
-			continue;
-		printf("\t\t--%s", o->name);
-		if (o->letter)
-			printf("|-%c", o->letter);
-		printf(") ");
-		bash_reply(o->completes, o->words);
-		printf("; return ;;\n");
-	}
-	printf("\t\tesac\n\t\tif [[ $cur == -* ]]; then\n\t\t\tCOMPREPLY=($(compgen -W \"--help");
-	for (const struct option_spec *o = c->options; o->name; o++)
-		printf(" --%s", o->name);
-	printf("\" -- \"$cur\"))\n\t\telse\n\t\t\t");
-	bash_reply(c->completes, c->words);
-	printf("\n\t\tfi ;;\n");
-}
-
-/* Where '=' ends a word, as in a plain bash, "--option=value" and "0=1" come in three: they are joined to be looked
- * at, and what is offered is for the last part. */
-static void bash_join(void)
-{
-	fputs("_brumate()\n{\n"
-	      "\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev i=$COMP_CWORD\n"
-	      "\twhile ((i > 1)) && [[ ${COMP_WORDS[i]} == = || ${COMP_WORDS[i-1]} == = ]]; do\n"
-	      "\t\tcur=${COMP_WORDS[--i]}$cur\n\tdone\n"
-	      "\tprev=${COMP_WORDS[i-1]}\n"
-	      "\tif ((i < COMP_CWORD)) && [[ $cur == --*=* ]]; then\n"
-	      "\t\tprev=${cur%%=*} cur=${cur#*=}\n\tfi\n"
-	      "\t_brumate_offer\n"
-	      "\tif [[ $COMP_WORDBREAKS == *=* && $cur == *=* ]]; then\n"
-	      "\t\tCOMPREPLY=(\"${COMPREPLY[@]#\"${cur%\"${cur##*=}\"}\"}\")\n\tfi\n"
-	      "}\ncomplete -F _brumate brumate\n",
-	      stdout);
-}
-
-static void print_bash(void)
-{
-	printf("# bash completion of brumate; made from its command table\n"
-	       "_brumate_jobs() { " PRINT_JOBS("$*") "; }\n"
-						     "_brumate_gpu_maps() { " PRINT_GPU_MAPS "; }\n"
-						     "_brumate_labels() { " PRINT_LABELS "; }\n"
-						     "_brumate_filters() { ");
-	print_filters();
-	printf("; }\n%s_brumate_offer()\n{\n"
-	       "\tif ((COMP_CWORD == 1)); then\n\t\tCOMPREPLY=($(compgen -W \"--help --version ",
-	       bash_offer_jobs);
-	print_names(" ");
-	printf("\" -- \"$cur\"))\n\t\treturn\n\tfi\n\tcase ${COMP_WORDS[1]} in\n");
-	for (size_t i = 0; command_at(i); i++)
-		bash_command(command_at(i));
-	printf("\tesac\n}\n");
-	bash_join();
-}
-
-/* ---- zsh ---- */
-
-/* Text inside '...[...]' of an _arguments specification. */
-static void zsh_text(const char *text)
-{
-	for (; *text; text++) {
-		if (*text == '\'')
-			fputs("'\\''", stdout);
-		else if (strchr("[]:`\\", *text))
-			printf("\\%c", *text);
-		else
-			putchar(*text);
-	}
-}
-
-static void zsh_action(enum completes what, const char *words)
-{
-	static const char *const actions[] = {
-		[COMPLETES_NOTHING] = " ",
-		[COMPLETES_FILE] = "_files",
-		[COMPLETES_DIR] = "_files -/",
-		[COMPLETES_CHECKPOINT] = "_brumate_checkpoints",
-		[COMPLETES_COMMAND] = "_normal",
-		[COMPLETES_PID] = "_brumate_offer_pids",
-		[COMPLETES_GPU_MAP] = "_brumate_gpu_maps",
-		[COMPLETES_LABEL] = "_brumate_offer_labels",
-		[COMPLETES_FILTER] = "_brumate_offer_filters",
-	};
-
-	if (what == COMPLETES_WORDS) {
-		printf("(%s)", words);
-	} else if (what == COMPLETES_SIGNAL) {
-		putchar('(');
-		print_signals();
-		putchar(')');
-	} else if (is_of_jobs(what)) {
-		printf("{_brumate_offer_jobs %s}", states_for(what));
-	} else {
-		fputs(actions[what], stdout);
-	}
-}
-
-static void zsh_option(const struct option_spec *o)
-{
-	if (o->letter)
-		printf(" \\\n\t\t\t'(-%c --%s)'{-%c,--%s}'[", o->letter, o->name, o->letter,
-		       o->name);
-	else
-		printf(" \\\n\t\t\t'--%s[", o->name);
-	zsh_text(o->help);
-	printf("]");
-	if (o->value) {
-		printf(":");
-		zsh_text(o->value);
-		printf(":");
-		zsh_action(o->completes, o->words);
-	}
-	printf("'");
-}
-
-static void zsh_command(const struct command *c)
-{
-	printf("\t");
-	print_pattern(c);
-	printf(")\n\t\t_arguments");
-	for (const struct option_spec *o = c->options; o->name; o++)
-		zsh_option(o);
-	zsh_option(&help_option);
-	if (c->completes != COMPLETES_NOTHING) {
-		printf(" \\\n\t\t\t'*:");
-		zsh_text(c->operands);
-		printf(":");
-		zsh_action(c->completes, c->words);
-		printf("'");
-	}
-	printf(" ;;\n");
-}
-
-static void print_zsh(void)
-{
-	printf("#compdef brumate\n# made from the command table of brumate\n"
-	       "_brumate_jobs() { " PRINT_JOBS(
-		       "$*") " }\n"
-			     "_brumate_offer_jobs() {\n\tlocal -a jobs\n"
-			     "\tjobs=(${${(f)\"$(_brumate_jobs $*)\"}/$'\\t'/:})\n"
-			     "\t_describe job jobs\n}\n"
-			     "_brumate_offer_pids() { compadd -- ${(f)\"$(" PRINT_PIDS ")\"} }\n"
-			     "_brumate_gpu_maps() { compset -P '*,'; "
-			     "compadd -- ${(f)\"$(" PRINT_GPU_MAPS ")\"} }\n"
-			     "_brumate_labels() { " PRINT_LABELS " }\n"
-			     "_brumate_filters() { ");
-	print_filters();
-	printf(" }\n"
-	       "_brumate_offer_labels() { compadd -- ${(f)\"$(_brumate_labels)\"} }\n"
-	       "_brumate_offer_filters() { compadd -- ${(f)\"$(_brumate_filters)\"} }\n"
-	       "_brumate_checkpoints() { compadd -- ${(f)\"$(brumate ls -q 2>/dev/null)\"}; "
-	       "_brumate_offer_jobs }\n"
-	       "_brumate() {\n\tlocal -a verbs\n\tverbs=(\n");
-	for (size_t i = 0; command_at(i); i++) {
-		if (command_at(i)->hidden)
-			continue;
-		printf("\t\t'%s:", command_at(i)->name);
-		zsh_text(command_at(i)->summary);
-		printf("'\n");
-	}
-	printf("\t)\n\tif ((CURRENT == 2)); then\n\t\t_describe command verbs\n\t\treturn\n\tfi\n"
-	       "\tlocal verb=$words[2]\n\tshift words\n\t((CURRENT--))\n\tcase $verb in\n");
-	for (size_t i = 0; command_at(i); i++)
-		zsh_command(command_at(i));
-	printf("\tesac\n}\n_brumate \"$@\"\n");
-}
-
-/* ---- fish ---- */
-
-static void fish_text(const char *text)
-{
-	for (; *text; text++) {
-		if (*text == '\'' || *text == '\\')
-			putchar('\\');
-		putchar(*text);
-	}
-}
-
-static void fish_value(enum completes what, const char *words)
-{
-	switch (what) {
-	case COMPLETES_WORDS:
-		printf(" -f -a '%s'", words);
-		break;
-	case COMPLETES_JOB:
-	case COMPLETES_LIVING:
-	case COMPLETES_RUNNING:
-	case COMPLETES_SUSPENDED:
-		printf(" -f -a '(__brumate_jobs %s)'", states_for(what));
-		break;
-	case COMPLETES_SIGNAL:
-		printf(" -f -a '");
-		print_signals();
-		putchar('\'');
-		break;
-	case COMPLETES_CHECKPOINT:
-		printf(" -f -a '(brumate ls -q 2>/dev/null; __brumate_jobs)'");
-		break;
-	case COMPLETES_GPU_MAP:
-		printf(" -f -a '(__fish_complete_list , __brumate_gpu_maps)'");
-		break;
-	case COMPLETES_LABEL:
-		printf(" -f -a '(_brumate_labels)'");
-		break;
-	case COMPLETES_FILTER:
-		printf(" -f -a '(_brumate_filters)'");
-		break;
-	case COMPLETES_PID:
-		printf(" -f -a '(__brumate_pids)'");
-		break;
-	case COMPLETES_DIR:
-		printf(" -f -a '(__fish_complete_directories)'");
-		break;
-	case COMPLETES_COMMAND:
-		printf(" -f -a '(__fish_complete_subcommand)'");
-		break;
-	case COMPLETES_FILE:
-		printf(" -F");
-		break;
-	default:
-		printf(" -f");
-	}
-}
-
-static void fish_command(const struct command *c)
-{
-	if (!c->hidden) {
-		printf("complete -c brumate -f -n __fish_use_subcommand -a %s -d '", c->name);
-		fish_text(c->summary);
-		printf("'\n");
-	}
-	for (const struct option_spec *o = c->options; o->name; o++) {
-		printf("complete -c brumate -n '__fish_seen_subcommand_from %s %s' -l %s", c->name,
-		       c->aliases ? c->aliases : "", o->name);
-		if (o->letter)
-			printf(" -s %c", o->letter);
-		if (o->value) {
-			printf(" -r");
-			fish_value(o->completes, o->words);
+		if (!needs && !options_end && words[i][0] == '-' && words[i][1]) {
+			s = option_of(c, words[i]);
+			options_end = !strcmp(words[i], "--");
+		} else if (!needs && n_operands++ == 0 && c->operands_last) {
+			options_end = true;
+			o->n_words = i + 1;
 		}
-		printf(" -d '");
-		fish_text(o->help);
-		printf("'\n");
+		needs = s && s->value && !strchr(words[i], '=') ? s : NULL;
 	}
-	printf("complete -c brumate -n '__fish_seen_subcommand_from %s %s'", c->name,
-	       c->aliases ? c->aliases : "");
-	fish_value(c->completes, c->words);
-	printf("\n");
+	const char *equals =
+		options_end || strncmp(o->typed, "--", 2) != 0 ? NULL : strchr(o->typed, '=');
+	if (!needs && equals) {
+		needs = option_of(c, o->typed);
+		o->before_len = (int)(equals + 1 - o->typed);
+	}
+	if (needs && needs->value)
+		offer_value(o, needs->completes, needs->words);
+	else if (!options_end && *o->typed == '-')
+		offer_options(o, c);
+	else if (c->n_operands_max < 0 || n_operands < c->n_operands_max)
+		offer_value(o, c->completes, c->words);
 }
 
-static void print_fish(void)
+void completion_offer(int n, char **words)
 {
-	printf("# fish completion of brumate; made from its command table\n"
-	       "function __brumate_jobs\n\t" PRINT_JOBS(
-		       "$argv") "\nend\n"
-				"function __brumate_pids\n\tfor pid in (" PRINT_PIDS ")\n"
-				"\t\tprintf '%%s\\t%%s\\n' $pid (cat /proc/$pid/comm "
-				"2>/dev/null)\n\tend\nend\n"
-				"function __brumate_gpu_maps\n\t" PRINT_GPU_MAPS "\nend\n"
-				"function _brumate_labels\n\t" PRINT_LABELS "\nend\n"
-				"function _brumate_filters\n\t");
-	print_filters();
-	printf("\nend\n"
-	       "complete -c brumate -s h -l help -d 'show help'\n");
-	for (size_t i = 0; command_at(i); i++)
-		fish_command(command_at(i));
+	const struct command *c = n > 1 ? command_find(words[0]) : NULL;
+	auto_json json_t *offered = json_object();
+	struct offer o = { .typed = n ? words[n - 1] : "", .n_words = n, .offered = offered };
+
+	if (n <= 1)
+		offer_commands(&o);
+	else if (c)
+		offer_of_command(&o, c, n - 1, words);
 }
+
+/* ---- the scripts ---- */
+
+static const char bash[] =
+	"_brumate()\n{\n"
+	"\tlocal words=() offered=() cur word list= i\n"
+	/* Where '=' ends a word, as in a plain bash, "--option=value" and "0=1" come in three. */
+	"\tfor ((i = 1; i <= COMP_CWORD; i++)); do\n"
+	"\t\tif ((i > 1)) && [[ ${COMP_WORDS[i]} == = || ${COMP_WORDS[i-1]} == = ]]; then\n"
+	"\t\t\twords[${#words[@]}-1]+=${COMP_WORDS[i]}\n"
+	"\t\telse\n\t\t\twords+=(\"${COMP_WORDS[i]}\")\n\t\tfi\n"
+	"\tdone\n"
+	"\tcur=${words[${#words[@]}-1]} COMPREPLY=()\n"
+	"\tmapfile -t offered < <(brumate __complete \"${words[@]}\" 2>/dev/null)\n"
+	"\tcase ${offered[0]-} in\n"
+	"\t:file) mapfile -t COMPREPLY < <(compgen -f -- \"${cur##*=}\"); return ;;\n"
+	"\t:dir) mapfile -t COMPREPLY < <(compgen -d -- \"${cur##*=}\"); return ;;\n"
+	"\t:command*) mapfile -t COMPREPLY < <(compgen -c -- \"$cur\"); return ;;\n"
+	"\tesac\n"
+	/* Meanings are shown where bash only lists, as after a second Tab: what it would type is the words alone. */
+	"\t[[ ${COMP_TYPE-} == 63 ]] && ((${#offered[@]} > 1)) && list=1\n"
+	"\tfor word in \"${offered[@]}\"; do\n"
+	"\t\t[[ $list && $word == *$'\\t'* ]] && word=\"${word/$'\\t'/ (})\"\n"
+	"\t\tCOMPREPLY+=(\"${word%%$'\\t'*}\")\n"
+	"\tdone\n"
+	"\tif [[ $COMP_WORDBREAKS == *=* && $cur == *=* ]]; then\n"
+	"\t\tCOMPREPLY=(\"${COMPREPLY[@]#\"${cur%\"${cur##*=}\"}\"}\")\n\tfi\n"
+	"}\ncomplete -F _brumate brumate\n";
+
+static const char zsh[] =
+	"#compdef brumate\n"
+	"_brumate() {\n"
+	"\tlocal -a offered\n"
+	"\toffered=(${(f)\"$(brumate __complete \"${(@)words[2,CURRENT]}\" 2>/dev/null)\"})\n"
+	"\tcase ${offered[1]-} in\n"
+	"\t:file) compset -P '--*='; _files ;;\n"
+	"\t:dir) compset -P '--*='; _files -/ ;;\n"
+	"\t:command*)\n"
+	"\t\tshift ${offered[1]#:command } words\n"
+	"\t\t((CURRENT -= ${offered[1]#:command }))\n"
+	"\t\t_normal ;;\n"
+	"\t*)\n"
+	"\t\toffered=(${${offered//:/\\\\:}/$'\\t'/:})\n"
+	"\t\t_describe brumate offered ;;\n"
+	"\tesac\n"
+	"}\n_brumate \"$@\"\n";
+
+static const char fish[] =
+	"function __brumate_offer\n"
+	"\tset -l words (commandline -opc)\n"
+	"\tset -l typed (commandline -ct)\n"
+	"\tset -e words[1]\n"
+	"\tset -l option (string match -r -- '^--[^=]*=' \"$typed\")\n"
+	"\tset -l value (string replace -- \"$option\" '' \"$typed\")\n"
+	"\tset -l offered (brumate __complete $words \"$typed\" 2>/dev/null)\n"
+	"\tswitch \"$offered[1]\"\n"
+	"\tcase :file\n\t\tstring replace -r '^' -- \"$option\" (__fish_complete_path \"$value\")\n"
+	"\tcase :dir\n\t\tstring replace -r '^' -- \"$option\" "
+	"(__fish_complete_directories \"$value\")\n"
+	"\tcase ':command*'\n\t\t__fish_complete_subcommand\n"
+	"\tcase '*'\n\t\tprintf '%s\\n' $offered\n"
+	"\tend\nend\n"
+	"complete -c brumate -f -a '(__brumate_offer)'\n";
 
 int completion_print(const char *shell, struct brumate_error *err)
 {
-	if (!strcmp(shell, "bash"))
-		print_bash();
-	else if (!strcmp(shell, "zsh"))
-		print_zsh();
-	else if (!strcmp(shell, "fish"))
-		print_fish();
-	else
+	const char *script = !strcmp(shell, "bash")   ? bash
+			     : !strcmp(shell, "zsh")  ? zsh
+			     : !strcmp(shell, "fish") ? fish
+						      : NULL;
+
+	if (!script)
 		return brumate_fail(err, EINVAL, "completion: \"%s\": expected bash, zsh or fish",
 				    shell);
+	fputs(script, stdout);
 	return 0;
 }

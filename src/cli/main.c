@@ -177,7 +177,11 @@ int command_main(int argc, char **argv, const struct edge_verb *own)
 		return EXIT_USAGE;
 	}
 
-	int status = run_command(argc, argv, own);
+	int status = EXIT_OK;
+	if (!strcmp(argv[1], "__complete"))
+		completion_offer(argc - 2, argv + 2);
+	else
+		status = run_command(argc, argv, own);
 	if (fflush(stdout) == EOF || ferror(stdout)) {
 		fprintf(stderr, "brumate: stdout: %s\n", strerror(errno));
 		return status ? status : EXIT_FAILED;

@@ -243,8 +243,8 @@ def other_names_of_commands(bed):
     expect("brumate run" not in refused.err, "podman's exec is taken for run")
     job, log = bed.counter(name="alias", mib=16)
     log.goes_on()
-    lists = bed.ok("help").out + bed.ok("completion", "fish").out
-    expect("  manage" not in lists and "-a manage" not in lists and "usage: brumate manage" in bed.ok("manage", "--help").out, "manage is not hidden")
+    lists = bed.ok("help").out + bed.ok("__complete", "").out
+    expect("  manage" not in lists and "manage\t" not in lists and "suspend\t" in lists and "usage: brumate manage" in bed.ok("manage", "--help").out, "manage is not hidden")
     for verb, ours in (("freeze", "suspend"), ("thaw", "resume"), ("unfreeze", "resume")):
         expect(f"did you mean `brumate {ours}`?" in bed.refused(2, "unknown command", verb, "alias").err, verb)
     bed.expect_state(job, "running")

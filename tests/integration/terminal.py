@@ -123,7 +123,8 @@ def all_jobs(bed):
 OFFERED = (("susp", "suspend"), ("suspend tr", "train"), ("restore week", "weekend"), ("prune --job t", "train"),
            ("kill --signal SE", "SEGV"), ("kill -s TTI", "TTIN"),
            ("run --label te", "team=vision"), ("ps --filter state=exi", "state=exited"), ("ps --filter na", "name=train"), ("ps --filter label=te", "label=team=vision"),
-           ("resume --gpu-map 0=", "0=1"), ("restore --gpu-map 0=1,1=", "0=1,1=0"), ("completion f", "fish"))
+           ("resume --gpu-map 0=", "0=1"), ("restore --gpu-map 0=1,1=", "0=1,1=0"), ("completion f", "fish"),
+           ("run --log=only", "--log=only-one"), ("run --log only", "only-one"))
 
 
 def with_completion(bed, shell, name):
@@ -134,6 +135,7 @@ def with_completion(bed, shell, name):
     bed.ok("checkpoint", job, "--leave-running", "--name", "weekend")
     folder = os.path.join(bed.dir, "completion")
     os.mkdir(folder)
+    os.mkfifo(os.path.join(folder, "only-one"))
     with open(os.path.join(folder, name), "w", encoding="utf-8") as script:
         script.write(bed.ok("completion", shell).out)
     return folder, bed.command_env() | {"PATH": os.path.dirname(bed.brumate) + ":" + os.environ["PATH"],
