@@ -128,6 +128,11 @@ bool move_is_on(const struct datapath *d)
 	return d->move;
 }
 
+uint64_t move_total_bytes(const struct datapath *d)
+{
+	return d->move ? d->move->total_bytes : 0;
+}
+
 static uint64_t done_bytes(void *arg)
 {
 	const struct move *t = arg;

@@ -39,6 +39,9 @@ void move_stop(struct datapath *d);
 
 bool move_is_on(const struct datapath *d);
 
+/** How many bytes it moves. */
+uint64_t move_total_bytes(const struct datapath *d);
+
 /** Shows its progress. Returns false if none is under way. */
 bool move_measure(struct datapath *d);
 

@@ -876,6 +876,15 @@ struct early_map {
 	bool owns; /* mapped pieces become the process's own at once */
 };
 
+static uint64_t bytes_on(const struct vault *v, const char *gpu)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < v->n_pieces; i++)
+		sum += strcmp(v->pieces[i].gpu, gpu) ? 0 : v->pieces[i].len_bytes;
+	return sum;
+}
+
 /* Whether 1/@part of the GPU is free on every GPU where the vault still holds memory. With @once_more: whether that
  * is free in addition to a second copy of the job's memory, on every GPU where the job has some. */
 static bool gpus_have_room(const struct datapath *d, unsigned part, bool once_more)
@@ -889,7 +898,7 @@ static bool gpus_have_room(const struct datapath *d, unsigned part, bool once_mo
 		return false;
 	for (size_t i = 0; i < n; i++) {
 		const uint64_t total = gpus[i].total_bytes;
-		const uint64_t bytes = once_more ? vault_bytes_on(d->vault, gpus[i].uuid)
+		const uint64_t bytes = once_more ? bytes_on(d->vault, gpus[i].uuid)
 						 : vault_device_bytes(d->vault, gpus[i].uuid);
 
 		if (bytes && gpus[i].used_bytes + (once_more ? bytes : 0) + total / part > total)

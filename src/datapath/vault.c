@@ -100,15 +100,6 @@ uint64_t vault_copy_data_bytes(const struct vault *v)
 	return (n - zeros) * (uint64_t)CHUNK_BYTES_MAX;
 }
 
-uint64_t vault_bytes_on(const struct vault *v, const char *gpu)
-{
-	uint64_t sum = 0;
-
-	for (size_t i = 0; i < v->n_pieces; i++)
-		sum += strcmp(v->pieces[i].gpu, gpu) ? 0 : v->pieces[i].len_bytes;
-	return sum;
-}
-
 uint64_t vault_device_bytes(const struct vault *v, const char *gpu)
 {
 	uint64_t sum = 0;

@@ -110,8 +110,6 @@ bool vault_has_device(const struct vault *v);
 uint64_t vault_bytes(const struct vault *v);
 /** Bytes of the host copy that are not zero, by its digests; all of it, if they are not known. */
 uint64_t vault_copy_data_bytes(const struct vault *v);
-/** The length of all pieces of GPU @gpu. */
-uint64_t vault_bytes_on(const struct vault *v, const char *gpu);
 /** Bytes of device memory that the vault has on GPU @gpu. */
 uint64_t vault_device_bytes(const struct vault *v, const char *gpu);
 

@@ -149,37 +149,16 @@ static int copy_in(struct op *op, struct brumate_error *err)
 
 enum { HEAD_START_MS_MAX = 400 };
 
-/* What the busiest link is to carry, as long as all GPUs have the same share of zeros. */
-static uint64_t busiest_link_bytes(const struct op *op)
-{
-	const struct vault *v = op->data.vault;
-	const struct target *target = op->target;
-	double data_share = (double)vault_copy_data_bytes(v) / (double)vault_bytes(v);
-	uint64_t most = 0;
-
-	for (size_t i = 0; i < target->n_gpus; i++) {
-		uint64_t bytes = vault_bytes_on(v, target->gpus[i].uuid);
-
-		most = bytes > most ? bytes : most;
-	}
-	return (uint64_t)((double)most * data_share);
-}
-
-/* Waits until all device memory is made, as long as the copy will outlast the driver's part anyway, which is one process
- * after the other: the driver takes turns between processes, so what is made during its restore is made late, and the
- * copy waits for it. */
+/* Waits until all device memory is made, as long as the copy will outlast the driver's part anyway: the driver takes
+ * turns between processes, so what is made during its restore is made late, and the copy waits for it. */
 static int make(struct op *op, struct brumate_error *err)
 {
 	const struct gpu_tuning *best = &op->gpus.vendor->tuning;
-	const uint64_t control_ms = op->gpus.n * best->control_ms;
+	uint64_t data_ms = move_total_bytes(&op->data) / best->link_bytes_per_ms;
 
-	(void)err;
-	if (!move_is_on(&op->data))
+	if (data_ms <= best->control_ms)
 		return 1;
-	uint64_t data_ms = busiest_link_bytes(op) / best->link_bytes_per_ms;
-	if (data_ms <= control_ms)
-		return 1;
-	uint64_t spare_ms = data_ms - control_ms;
+	uint64_t spare_ms = data_ms - best->control_ms;
 	move_wait_made(&op->data,
 		       (uint32_t)(spare_ms < HEAD_START_MS_MAX ? spare_ms : HEAD_START_MS_MAX));
 	return 0;
