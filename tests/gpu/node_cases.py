@@ -107,10 +107,29 @@ class Nodes:
         return done.seconds
 
 
-class Ranks:
-    """A job on each node, of which the first prints the steps."""
+def gpus_by_nvml(root):
+    """Numbers of the GPUs with a context of process @root or a descendant. `ps` cannot tell those of a job with a process that
+    only opened the driver, as torchrun's agent does."""
+    def ask(what):
+        done = run(["nvidia-smi", f"--query-{what}", "--format=csv,noheader"])
+        expect(done.code == 0, done.why())
+        return [line.split(", ") for line in done.out.splitlines()]
 
-    def __init__(self, nodes, argv_of):
+    def is_below(pid):
+        while pid > 1 and pid != root:
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                pid = int(file.read().rsplit(")", 1)[1].split()[1])
+        return pid == root
+
+    number = {uuid: int(n) for n, uuid in ask("gpu=index,uuid")}
+    return sorted({number[uuid] for pid, uuid in ask("compute-apps=pid,gpu_uuid") if is_below(int(pid))})
+
+
+class Ranks:
+    """A job on each node, of which the first prints the steps, if not all do."""
+
+    def __init__(self, nodes, argv_of, prints_all):
+        self.prints_all = prints_all
         self.nodes, self.members, self.logs, self.starts = nodes, [], [], []
         for n, node in enumerate(nodes):
             job = node.instance.run(argv_of(n, node), name="rank", options=("--data-path", "broker"))
@@ -133,7 +152,7 @@ class Ranks:
                 places = places[::-1] if turn % 2 else places
                 took["restore"].append(self.nodes.set("restore", *(EXCHANGED if turn % 2 else ()), f"t{turn}"))
             self.expect_on(places)
-            self.go_on(check)
+            self.go_on()
             done = run([check.instance.brumate, "set", "rm", "--dir", self.nodes.store, f"t{turn}"], env=check.instance.command_env())
             expect(done.code == 0, done.why())
         return took
@@ -141,11 +160,12 @@ class Ranks:
     def expect_on(self, places):
         """The n-th member is on the GPU with the n-th number."""
         for node, member, place in zip(self.nodes, self.members, places):
-            gpus = node.instance.job(member.split(":")[1])["gpus"]
-            expect([gpu["index"] for gpu in gpus if gpu["bytes"]] == [place], f"{member} is not on GPU {place}: {gpus}")
+            job = node.instance.job(member.split(":")[1])
+            have = [gpu["index"] for gpu in job["gpus"] if gpu["bytes"]] if job["gpus"] is not None else gpus_by_nvml(job["pid"])
+            expect(have == [place], f"{member} is not on GPU {place}: {have}")
 
-    def go_on(self, check):
-        if check.options.simulated:
+    def go_on(self):
+        if self.prints_all:
             for log in self.logs:
                 log.goes_on(STEPS_BETWEEN)
         else:
@@ -182,9 +202,9 @@ def training(check, way, name):
                       torchrun(n, node), 2)
             return own.argv(check, "--steps", steps)
 
-        ranks = Ranks(nodes, lambda n, node: argv(n, node, FOREVER))
+        ranks = Ranks(nodes, lambda n, node: argv(n, node, FOREVER), False)
         is_ready(ranks.logs[0], ranks.alive)
-        ranks.go_on(check)
+        ranks.go_on()
         if not re.search("NET/Socket", ranks.logs[0].text()):
             raise Skipped(f"NCCL does not talk by sockets here: {ranks.logs[0].tail()}")
         took = ranks.cycles(min(CYCLES, check.options.rank_rounds))
@@ -202,7 +222,7 @@ def programs(check, name, argv_of):
     """A program of ours in the place of PyTorch: it checks each byte itself."""
     need_gpus(check, 2)
     with Nodes(check) as nodes:
-        ranks = Ranks(nodes, argv_of)
+        ranks = Ranks(nodes, argv_of, True)
         for log in ranks.logs:
             log.wait_for(r"step 3 ")
         took = ranks.cycles(min(CYCLES, check.options.rank_rounds))
