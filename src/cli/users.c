@@ -265,7 +265,7 @@ static int find_by_runtime_dirs(struct places *all, const char *path, const char
 {
 	auto_closedir DIR *dir = dir_open(AT_FDCWD, path);
 	struct dirent *entry;
-	int r = 0;
+	int r = dir || errno == ENOENT ? 0 : -errno;
 
 	while (r >= 0 && dir && (r = dir_next(dir, &entry)) > 0)
 		r = consider_runtime_dir(all, dir, entry->d_name, begin);

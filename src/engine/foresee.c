@@ -24,9 +24,9 @@ enum { FORESEEN_STEPS = 2 };
 static int foresee_image(struct op *op, struct brumate_error *err)
 {
 	struct store_writer *w = &op->checkpoint.writer;
-	int r = access(op->request->dir, F_OK) == 0
+	int r = access(op->request->dir, F_OK) == 0 || errno != ENOENT
 			? store_begin(w, op->request->dir, op->request->id, err)
-			: 0;
+			: store_refuse_dangling(op->request->dir, err);
 
 	if (r == -EEXIST && op->request->unnamed) { /* it would get the next one */
 		*err = BRUMATE_ERROR_NONE;

@@ -736,7 +736,7 @@ static void remove_agent_places(const struct target *t)
 	ssize_t n = readlink(own, id, sizeof(id) - 1);
 	id[n > 0 ? n : 0] = '\0';
 	other = path_format("%s/%s", jobs, id);
-	if (n < 0 || (other && access(other, F_OK) < 0))
+	if (n < 0 || (other && access(other, F_OK) < 0 && errno == ENOENT))
 		remove_tree(AT_FDCWD, own);
 }
 
@@ -777,7 +777,7 @@ static int remove_record(const struct job *j, bool *ret_is_ours, struct brumate_
 	int r = fault_point("job.removed");
 	/* An operation that began meanwhile may have made it again. It stays if it belongs to another job of this
 	 * id. */
-	if (access(j->dir, F_OK) < 0)
+	if (access(j->dir, F_OK) < 0 && errno == ENOENT)
 		remove_agent_places(&j->target);
 	if (r == 0)
 		r = remove_tree(AT_FDCWD, removed);

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <libgen.h>
-#include <limits.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -102,24 +101,6 @@ int access_store(char **ret, json_t *parameters, struct brumate_error *err)
 	return 0;
 }
 
-/* Exit code 3 is for jobs and checkpoints that are not there; here a parameter is wrong. */
-static int refuse_dangling(const char *dir, struct brumate_error *err)
-{
-	char target[PATH_MAX];
-	struct stat st;
-	ssize_t n = stat(dir, &st) < 0 && errno == ENOENT
-			    ? readlink(dir, target, sizeof(target) - 1)
-			    : -1;
-
-	if (n < 0)
-		return 0;
-	target[n] = '\0';
-	brumate_fail(err, ENOENT, "%s is a link to %s, which does not exist", dir, target);
-	brumate_error_exit(err, EXIT_USAGE);
-	brumate_hint(err, "make that directory, or mount what it is on");
-	return -ENOENT;
-}
-
 /* If a directory high up in the path is misspelt, the store would be created far from where its user expects it. */
 static int check_parent(const char *dir, struct brumate_error *err)
 {
@@ -142,7 +123,7 @@ int access_store_to_write(char **ret, json_t *parameters, struct brumate_error *
 	int r = access_store(&dir, parameters, err);
 
 	if (r == 0)
-		r = refuse_dangling(dir, err);
+		r = store_refuse_dangling(dir, err);
 	/* The usual place is made with all that is above it. */
 	if (r == 0 && usual && strcmp(dir, usual) != 0)
 		r = check_parent(dir, err);
@@ -159,7 +140,7 @@ int access_store_there(char **ret, json_t *parameters, struct brumate_error *err
 	int r = access_store(&dir, parameters, err);
 
 	if (r == 0)
-		r = refuse_dangling(dir, err);
+		r = store_refuse_dangling(dir, err);
 	if (r < 0)
 		return r;
 	if (stat(dir, &st) == 0 && !S_ISDIR(st.st_mode))

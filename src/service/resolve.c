@@ -36,7 +36,7 @@ static enum in_store look_in_store(const struct resolve_question *q)
 	int r = access_image(&image, q->dir, q->word, NULL);
 	const struct manifest *m = &image.manifest;
 
-	if (r == -ENOENT || r == -EACCES)
+	if (r == -ENOENT || r == -EACCES || r == -ENOTDIR)
 		return IN_STORE_NOTHING;
 	if (r == 0 && (!strcmp(m->job.id, q->word) || !strcmp(m->job.name, q->word)))
 		return IN_STORE_OF_JOB;

@@ -215,7 +215,7 @@ static bool wants_next(const struct keep *k)
 {
 	auto_free char *note = k->heir ? path_format("%s/" KEEPER_HEIR_NOTE, k->dir) : NULL;
 
-	return !k->heir || (note && access(note, F_OK) == 0);
+	return !k->heir || (note && (access(note, F_OK) == 0 || errno != ENOENT));
 }
 
 /* Whether the shim has died. One that lives will connect. */

@@ -8,12 +8,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/fd.h"
 #include "base/nearest.h"
@@ -24,11 +26,48 @@
 
 /* ---- names ---- */
 
+/* The link in the path of @dir that leads to nothing; NULL: it is not one that keeps @dir from being there. */
+static char *find_dangling(const char *dir)
+{
+	char *at = strdup(dir);
+	struct stat st;
+
+	for (; at && lstat(at, &st) < 0 && errno == ENOENT;) {
+		char *slash = strrchr(at, '/');
+
+		if (!slash || slash == at)
+			break;
+		*slash = '\0';
+	}
+	if (at && stat(at, &st) < 0 && errno == ENOENT && lstat(at, &st) == 0)
+		return at;
+	free(at);
+	return NULL;
+}
+
+int store_refuse_dangling(const char *dir, struct brumate_error *err)
+{
+	auto_free char *link = find_dangling(dir);
+	char target[PATH_MAX];
+	ssize_t n = link ? readlink(link, target, sizeof(target) - 1) : -1;
+
+	if (n < 0)
+		return 0;
+	target[n] = '\0';
+	brumate_fail(err, ENOTDIR, "%s is a link to %s, which does not exist", link, target);
+	brumate_error_exit(err, EXIT_USAGE);
+	brumate_hint(err, "make that directory, or mount what it is on");
+	return -ENOTDIR;
+}
+
 int names_open_store(const char *dir, char **ret_path, struct brumate_error *err)
 {
 	auto_free char *path = realpath(dir, NULL);
-	if (!path)
-		return brumate_fail(err, errno, "%s: %m", dir);
+	if (!path) {
+		int code = errno, r = code == ENOENT ? store_refuse_dangling(dir, err) : 0;
+
+		return r < 0 ? r : brumate_fail(err, code, "%s: %s", dir, strerror(code));
+	}
 
 	int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0)

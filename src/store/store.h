@@ -100,6 +100,10 @@ DEFINE_AUTO_FINI(struct store_image, store_image_fini)
 /** With less, a word that was typed by mistake would be the beginning of some id. */
 enum { STORE_PREFIX_BYTES_MIN = 2 };
 
+/** Refuses (-ENOTDIR) a store at the end of a link that leads to nothing, which is not one that has yet to be made: what it is on may not be
+ * mounted. All of store_*() do. */
+int store_refuse_dangling(const char *dir, struct brumate_error *err);
+
 /**
  * Opens the checkpoint @id of the store at @dir, or, if @id contains a '/', the directory @id itself. Tried in this
  * order: the id of a checkpoint, the id or name of a job (its latest checkpoint), a unique prefix of an id. Refuses a

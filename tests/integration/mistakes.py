@@ -38,6 +38,20 @@ def a_store_that_is_a_dangling_link(bed):
     for args in (("checkpoint", job), ("checkpoint", job, "--every", "1h"), ("restore", "x"), ("ls",), ("inspect", "x")):
         refused = bed.refused(EXIT_USAGE, f"{link} is a link to {target}, which does not exist$", *args, "--dir", link)
         expect("hint: make that directory" in refused.err, refused.why())
+    # As the usual store, too, and with the link further up; what is no question of the store is answered all the same.
+    above = os.path.join(bed.dir, "above")
+    os.symlink(os.path.dirname(target), above)
+    for place, broken in ((link, f"{link} is a link to {target}"), (os.path.join(above, "store"), f"{above} is a link to ")):
+        with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as conf:
+            conf.write(f"[Store]\nDirectory={place}\n")
+        for args in (("inspect", "--restore", "x"), ("inspect", "--restore", job), ("restore", "--checkpoint", "x"), ("ls",), ("rm", "--checkpoint", "--yes", "x"), ("pin", "x"),
+                     ("checkpoint", "--dry-run", job), ("checkpoint", job)):
+            refused = bed.refused(EXIT_USAGE, broken, *args)
+            expect("hint: make that directory" in refused.err, refused.why())
+        expect(job in bed.ok("inspect", job).out, "the job is not shown")
+    bed.ok("suspend", job[:6])
+    bed.ok("resume", job)
+    os.truncate(bed.own["BRUMATE_CONFIG"], 0)
     os.makedirs(target)
     bed.ok("checkpoint", job, "--leave-running", "--dir", link)
     expect(len(os.listdir(target)) == 1, "it is not behind the link")

@@ -180,6 +180,15 @@ static void visit_state(struct walk *w, const char *path, const char *id, const 
 	w->visit(w->arg, &state);
 }
 
+static bool is_there(struct walk *w, const char *path)
+{
+	if (access(path, F_OK) == 0)
+		return true;
+	if (errno != ENOENT && errno != ENOTDIR)
+		note_failure(w, path, -errno);
+	return false;
+}
+
 static void walk_dir(struct walk *w, const char *dir, int level)
 {
 	auto_closedir DIR *stream = opendir(dir);
@@ -196,9 +205,9 @@ static void walk_dir(struct walk *w, const char *dir, int level)
 		auto_free char *config = path_format("%s/%s/config.json", dir, entry->d_name);
 		if (!below || !runc || !crun || !config)
 			note_failure(w, dir, -ENOMEM);
-		else if (access(runc, F_OK) == 0)
+		else if (is_there(w, runc))
 			visit_state(w, runc, entry->d_name, NULL);
-		else if (access(crun, F_OK) == 0)
+		else if (is_there(w, crun))
 			visit_state(w, crun, entry->d_name, config);
 		else if (level + 1 < LEVELS)
 			walk_dir(w, below, level + 1);
