@@ -273,6 +273,22 @@ int proc_read(struct proc_info *ret, pid_t pid, struct brumate_error *err)
 	return 0;
 }
 
+int proc_reread(struct proc_info *ret, const struct proc_info *known)
+{
+	auto_free char *text = NULL;
+	struct proc_info info = *known;
+	int r = proc_file_read(known->id.pid, "stat", PROC_FILE_BYTES_MAX, &text, NULL);
+
+	if (r >= 0)
+		r = parse_stat(&info, text);
+	if (r < 0)
+		return r == -ENOENT ? -ESRCH : r;
+	if (!proc_is_same(info.id, known->id))
+		return -ESRCH;
+	*ret = info;
+	return 0;
+}
+
 int proc_identify(struct proc_id *ret, pid_t pid, struct brumate_error *err)
 {
 	struct proc_info info;

@@ -117,6 +117,10 @@ struct proc_info {
 };
 int proc_read(struct proc_info *ret, pid_t pid, struct brumate_error *err);
 
+/** Reads what /proc/PID/stat says again, of a process that was read a moment ago; the rest is as in @known, which may be
+ * @ret. Returns 0, -ESRCH where it is gone, -errno. */
+int proc_reread(struct proc_info *ret, const struct proc_info *known);
+
 /** A process and all its descendants, parents before children. Owns the array. */
 struct proc_tree {
 	struct proc_info *items;

@@ -8,6 +8,7 @@
 #include <limits.h>
 #include <linux/kcmp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,13 +91,27 @@ static int add_children_by_parent(struct pids *pids, pid_t pid)
 	return r;
 }
 
-/* 1, 0, or -errno. */
+/* 1, 0, or -errno. Asked until it is seen once. */
 static int kernel_lists_children(void)
 {
+	static atomic_bool lists;
 	auto_free char *text = NULL;
-	int r = file_read(AT_FDCWD, "/proc/thread-self/children", CHILDREN_BYTES_MAX, &text, NULL);
 
+	if (lists)
+		return 1;
+	int r = file_read(AT_FDCWD, "/proc/thread-self/children", CHILDREN_BYTES_MAX, &text, NULL);
+	lists = r >= 0;
 	return r < 0 ? (r == -ENOENT ? 0 : r) : 1;
+}
+
+/* Of a process that had one thread a moment ago, which has its number. */
+static int add_children_of_only_thread(struct pids *pids, pid_t pid)
+{
+	char tid[16];
+
+	snprintf(tid, sizeof(tid), "%d", pid);
+	int r = add_children_of_thread(pids, pid, tid);
+	return r == -ENOENT ? -ESRCH : r;
 }
 
 static int add_children(struct pids *pids, pid_t pid)
@@ -144,12 +159,22 @@ static const struct proc_info *tree_find(const struct proc_tree *t, pid_t pid)
 	return NULL;
 }
 
+/* Like read_if_there(), of one that @last may have: then /proc/PID/stat is enough. */
+static int read_once_more(struct proc_info *ret, const struct proc_tree *last, pid_t pid)
+{
+	const struct proc_info *known = last ? tree_find(last, pid) : NULL;
+
+	if (known && proc_reread(ret, known) == 0)
+		return 1;
+	return read_if_there(ret, pid);
+}
+
 /* Adds process @pid if it is a child of @parent (0: of anybody). A process that has ended and was reaped meanwhile
- * is not a child any more, and its number may be another's by now. */
-static int tree_add(struct proc_tree *t, pid_t pid, pid_t parent)
+ * is not a child any more, and its number may be another's by now. @last (may be NULL): the tree as it was read a moment ago. */
+static int tree_add(struct proc_tree *t, const struct proc_tree *last, pid_t pid, pid_t parent)
 {
 	struct proc_info info;
-	int r = tree_find(t, pid) ? 0 : read_if_there(&info, pid);
+	int r = tree_find(t, pid) ? 0 : read_once_more(&info, last, pid);
 
 	if (r <= 0 || (parent && info.ppid != parent))
 		return r;
@@ -157,14 +182,35 @@ static int tree_add(struct proc_tree *t, pid_t pid, pid_t parent)
 	return array_add(t->items, t->n, info);
 }
 
+static int add_all(struct proc_tree *t, const struct proc_tree *last, const struct pids *children,
+		   pid_t parent)
+{
+	int r = 0;
+
+	for (size_t i = 0; r >= 0 && i < children->n; i++)
+		r = tree_add(t, last, children->items[i], parent);
+	return r == -ESRCH ? 0 : r;
+}
+
 static int add_children_of(struct proc_tree *t, pid_t pid)
 {
 	auto_(pids_fini) struct pids children = { 0 };
 	int r = add_children(&children, pid);
 
-	for (size_t i = 0; r >= 0 && i < children.n; i++)
-		r = tree_add(t, children.items[i], pid);
-	return r == -ESRCH ? 0 : r;
+	return r < 0 ? (r == -ESRCH ? 0 : r) : add_all(t, NULL, &children, pid);
+}
+
+/* Of the one at @i, which was read just now: most processes have one thread. */
+static int add_children_of_item(struct proc_tree *t, const struct proc_tree *last, size_t i)
+{
+	auto_(pids_fini) struct pids children = { 0 };
+	const pid_t pid = t->items[i].id.pid;
+	int r = kernel_lists_children();
+
+	if (r >= 0)
+		r = r && t->items[i].n_threads == 1 ? add_children_of_only_thread(&children, pid)
+						    : add_children(&children, pid);
+	return r < 0 ? (r == -ESRCH ? 0 : r) : add_all(t, last, &children, pid);
 }
 
 /* ---- orphans ---- */
@@ -194,7 +240,8 @@ static bool is_no_orphan(const struct proc_members *m, const char *folder, pid_t
 	       (m->reaper.pid == getpid() && reap_is_protected(pid));
 }
 
-static int add_orphans(struct proc_tree *t, const struct proc_members *m)
+static int add_orphans(struct proc_tree *t, const struct proc_tree *last,
+		       const struct proc_members *m)
 {
 	auto_(pids_fini) struct pids children = { 0 };
 	char folder[PATH_MAX];
@@ -206,34 +253,35 @@ static int add_orphans(struct proc_tree *t, const struct proc_members *m)
 	folder_of(m->reaper.pid, folder);
 	for (size_t i = 0; r >= 0 && i < children.n; i++)
 		if (!is_no_orphan(m, folder, children.items[i]))
-			r = tree_add(t, children.items[i], m->reaper.pid);
+			r = tree_add(t, last, children.items[i], m->reaper.pid);
 	return r == -ESRCH ? 0 : r;
 }
 
 /* ---- reading ---- */
 
-static int add_root(struct proc_tree *t, struct proc_id root)
+static int add_root(struct proc_tree *t, const struct proc_tree *last, struct proc_id root)
 {
-	int r = root.pid ? tree_add(t, root.pid, 0) : 0;
+	int r = root.pid ? tree_add(t, last, root.pid, 0) : 0;
 
 	if (r == 0 && t->n && !proc_is_same(t->items[0].id, root))
 		t->n = 0; /* its number is another's by now */
 	return r;
 }
 
-static int read_once(struct proc_tree *ret, const struct proc_members *m)
+static int read_once(struct proc_tree *ret, const struct proc_tree *last,
+		     const struct proc_members *m)
 {
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	int r = add_root(&tree, m->root);
+	int r = add_root(&tree, last, m->root);
 
 	if (r == 0)
-		r = add_orphans(&tree, m);
+		r = add_orphans(&tree, last, m);
 	if (r < 0)
 		return r;
 	if (!tree.n)
 		return -ESRCH;
 	for (size_t i = 0; i < tree.n; i++)
-		if ((r = add_children_of(&tree, tree.items[i].id.pid)) < 0)
+		if ((r = add_children_of_item(&tree, last, i)) < 0)
 			return r;
 
 	*ret = tree;
@@ -260,7 +308,7 @@ int proc_members_read(struct proc_tree *ret, const struct proc_members *m,
 	/* A list of children is only right while none ends: read on until nothing changes. */
 	for (int pass = 0; pass < TREE_PASSES_MAX; pass++) {
 		struct proc_tree tree;
-		int r = read_once(&tree, m);
+		int r = read_once(&tree, &last, m);
 
 		if (r == -ESRCH)
 			return brumate_fail(err, ESRCH, "no process %d any more", m->root.pid);
@@ -342,7 +390,7 @@ static int add_left_out(struct proc_tree *t)
 		r = read_if_there(&info, pid);
 		parent = r > 0 ? tree_find(t, info.ppid) : NULL;
 		if (parent && !proc_is_gone(parent->id)) /* or the number is another's by now */
-			r = tree_add(t, pid, info.ppid);
+			r = tree_add(t, NULL, pid, info.ppid);
 		if (r < 0)
 			return r;
 	}
@@ -359,12 +407,12 @@ static int stop_tree(struct proc_tree *t, const struct proc_members *m, size_t s
 	int r;
 
 	do {
-		if ((r = add_orphans(t, m)) < 0 ||
+		if ((r = add_orphans(t, NULL, m)) < 0 ||
 		    (r = stop_all(t, spared, m->uid, &n_stopped)) < 0)
 			return r;
 		const size_t n_listed = t->n;
-		if (r > 0 &&
-		    ((r = add_left_out(t)) < 0 || (r = add_orphans(t, m)) < 0 || t->n == n_listed))
+		if (r > 0 && ((r = add_left_out(t)) < 0 || (r = add_orphans(t, NULL, m)) < 0 ||
+			      t->n == n_listed))
 			return r;
 		if (t->n + n_stopped > seen) {
 			seen = t->n + n_stopped;
@@ -399,7 +447,7 @@ int proc_members_kill(const struct proc_members *m, uint64_t deadline_ns)
 	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
 	/* A reaper that has no child left tells how the command ended. */
 	const size_t spared = reaper_is(m->root);
-	int r = read_once(&tree, m);
+	int r = read_once(&tree, NULL, m);
 
 	if (r < 0)
 		return r == -ESRCH ? 0 : r;
