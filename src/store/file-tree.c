@@ -467,9 +467,12 @@ static int report_hashed(void *arg)
 	return h->told;
 }
 
-static unsigned threads_wanted(size_t n_files)
+/* A sync waits for the disk, which takes several at a time: a machine of two cores syncs the 3600 images of a job of 400
+ * processes in a third of the time. */
+static unsigned threads_wanted(const struct file_tree *t)
 {
-	unsigned n = workers_cores(THREADS_MAX);
+	const size_t n_files = t->n_files;
+	unsigned n = t->will_sync ? THREADS_MAX : workers_cores(THREADS_MAX);
 
 	return n > n_files ? (unsigned)n_files : n;
 }
@@ -485,7 +488,7 @@ static int by_size(const void *a, const void *b)
 static int hash_files(struct hashing *h, struct brumate_error *err)
 {
 	uint64_t total = h->tree->total_bytes;
-	unsigned threads = threads_wanted(h->tree->n_files);
+	unsigned threads = threads_wanted(h->tree);
 
 	if (workers_start(&h->workers, threads, hash_for_worker, h) < 0)
 		return brumate_fail(err, EAGAIN, "no thread to hash files with: %m");

@@ -48,7 +48,7 @@ typedef int (*disk_file_fn)(int fd, const struct disk_file *f, void *arg,
 			    struct brumate_error *err);
 
 /**
- * Hashes every file of @t that is not hashed yet, largest first, with one thread for each core, at most 8. @done (may
+ * Hashes every file of @t that is not hashed yet, largest first, with one thread for each core, at most 8, or with 8 where they are synced. @done (may
  * be NULL) is called in those threads; @progress in the caller's. Returns the failure of the first file by path.
  */
 int file_tree_hash(struct file_tree *t, int dir_fd, disk_file_fn done, void *done_arg,

@@ -55,7 +55,7 @@ int store_enter_parents(int dir_fd, char *path, const char **ret_base);
 typedef int (*store_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 
 /**
- * Hashes and syncs every regular file below the checkpoint (in parallel, one thread for each core, at most 8), fills
+ * Hashes and syncs every regular file below the checkpoint (in parallel, by 8 threads), fills
  * in m->files, m->id and, if they are empty, m->created and m->brumate_version, writes the manifest, renames, syncs.
  * Refuses special files and links. On failure the partial directory still exists for store_abort(), and the store is
  * unchanged.
