@@ -29,13 +29,23 @@ struct scan_fd {
 	char target[512]; /* as /proc/PID/fd/N reads */
 };
 
+/* What checks ask of the mappings of a process. The kernel makes their text at each read. */
+struct scan_mappings {
+	int r;				  /* -errno of the read; then the rest is unknown */
+	unsigned refused;		  /* bits by the table of scan.c */
+	bool has_removed;		  /* files that have lost the name they were opened by */
+	bool has_device;		  /* that of the first descriptor of a GPU's device */
+	const struct gpu_vendor *managed; /* whose managed memory it has */
+};
+
 /* A scan under way: everything is gathered first, then each check looks through it. */
 struct scan {
 	struct scan_report report;
 	const struct proc_tree *tree;
 	struct scan_fd *fds;
 	size_t n_fds;
-	struct scan_socket *outside; /* connected to processes outside the tree */
+	struct scan_mappings *mappings; /* for each process of the tree */
+	struct scan_socket *outside;	/* connected to processes outside the tree */
 	size_t n_outside;
 	int r; /* first failure to record a finding */
 };

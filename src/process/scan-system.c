@@ -398,7 +398,8 @@ void scan_linked(struct scan *s)
 				   "has %.100s open (fd %d), which has another name",
 				   s->fds[i].target, s->fds[i].fd);
 	for (size_t i = 0; i < s->tree->n; i++)
-		if (s->tree->items[i].state != 'Z')
+		if (s->tree->items[i].state != 'Z' &&
+		    (s->mappings[i].r < 0 || s->mappings[i].has_removed))
 			check_mapped(s, &s->tree->items[i]);
 }
 

@@ -846,35 +846,60 @@ static void check_waits(struct scan *s)
 	}
 }
 
-static void check_rights(struct scan *s)
+static const struct {
+	const char *mark, *what, *hint, *text;
+} refused_mappings[] = {
+	{ "/SYSV", "sysv-shm", "use POSIX shared memory or a file",
+	  "has System V shared memory mapped" },
+	{ "anon_inode:[io_uring]", "io_uring", "set sysctl kernel.io_uring_disabled=2",
+	  "has an io_uring mapped" },
+	{ "[uprobes]", "uprobes", "end the tracing of its functions, and start it anew",
+	  "has been traced by uprobes, whose memory CRIU does not save" },
+	{ "/secretmem", "memfd_secret", "close it before the checkpoint",
+	  "has memfd_secret memory mapped" },
+};
+
+static void judge_mappings(struct scan_mappings *ret, const char *maps,
+			   const struct gpu_vendor *of_device)
 {
+	for (size_t i = 0; i < COUNT(refused_mappings); i++)
+		ret->refused |= strstr(maps, refused_mappings[i].mark) ? 1u << i : 0;
+	ret->has_removed = strstr(maps, " (deleted)\n");
+	ret->managed = gpu_vendor_of_managed(maps);
+	ret->has_device =
+		of_device && leftover_judge(maps, of_device, false, NULL, 0) != LEFTOVER_NONE;
+}
+
+static void gather_mappings(struct scan *s)
+{
+	size_t fd = 0;
+
+	s->mappings = calloc(s->tree->n + 1, sizeof(*s->mappings));
+	if (!s->mappings) {
+		s->r = -ENOMEM;
+		return;
+	}
 	for (size_t i = 0; i < s->tree->n; i++) {
 		const struct proc_info *p = &s->tree->items[i];
+		const struct gpu_vendor *of_device = NULL;
 		auto_free char *maps = NULL;
-		int r = p->state == 'Z' ? 0 : read_maps(p->id.pid, &maps);
 
-		if (r == -EACCES || r == -EPERM)
-			add_finding(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "permission",
-				    "run brumate as root", "may not be looked into");
+		for (; fd < s->n_fds && s->fds[fd].process == p; fd++)
+			if (!of_device)
+				of_device = gpu_vendor_of_device(s->fds[fd].target,
+								 strlen(s->fds[fd].target));
+		s->mappings[i].r = p->state == 'Z' ? 0 : read_maps(p->id.pid, &maps);
+		if (maps)
+			judge_mappings(&s->mappings[i], maps, of_device);
 	}
 }
 
-static void check_mappings_of(struct scan *s, const struct proc_info *p, const char *maps)
+static void check_rights(struct scan *s)
 {
-	if (strstr(maps, "/SYSV"))
-		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "sysv-shm",
-			    "use POSIX shared memory or a file",
-			    "has System V shared memory mapped");
-	if (strstr(maps, "anon_inode:[io_uring]"))
-		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "io_uring",
-			    "set sysctl kernel.io_uring_disabled=2", "has an io_uring mapped");
-	if (strstr(maps, "[uprobes]"))
-		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "uprobes",
-			    "end the tracing of its functions, and start it anew",
-			    "has been traced by uprobes, whose memory CRIU does not save");
-	if (strstr(maps, "/secretmem"))
-		add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, "memfd_secret",
-			    "close it before the checkpoint", "has memfd_secret memory mapped");
+	for (size_t i = 0; i < s->tree->n; i++)
+		if (s->mappings[i].r == -EACCES || s->mappings[i].r == -EPERM)
+			add_finding(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, &s->tree->items[i],
+				    "permission", "run brumate as root", "may not be looked into");
 }
 
 /* CRIU writes down that it is a memfd, and looks for a file at the restore. */
@@ -892,11 +917,14 @@ static void check_program(struct scan *s, const struct proc_info *p)
 static void check_mappings(struct scan *s)
 {
 	for (size_t i = 0; i < s->tree->n; i++) {
-		auto_free char *maps = NULL;
+		const struct proc_info *p = &s->tree->items[i];
 
-		check_program(s, &s->tree->items[i]);
-		if (read_maps(s->tree->items[i].id.pid, &maps) >= 0)
-			check_mappings_of(s, &s->tree->items[i], maps);
+		check_program(s, p);
+		for (size_t k = 0; k < COUNT(refused_mappings); k++)
+			if (s->mappings[i].refused & 1u << k)
+				add_finding(s, SCAN_REFUSE, SCAN_CRIU, p, refused_mappings[k].what,
+					    refused_mappings[k].hint, "%s",
+					    refused_mappings[k].text);
 	}
 }
 
@@ -910,13 +938,12 @@ static void check_gpu_leftovers(struct scan *s)
 		const struct scan_fd *f = &s->fds[i];
 		const struct gpu_vendor *vendor =
 			gpu_vendor_of_device(f->target, strlen(f->target));
-		auto_free char *maps = NULL;
+		const struct scan_mappings *m = &s->mappings[f->process - s->tree->items];
 
 		if (f->process == last || !vendor)
 			continue;
 		last = f->process;
-		if (read_maps(f->process->id.pid, &maps) < 0 ||
-		    leftover_judge(maps, vendor, false, NULL, 0) != LEFTOVER_NONE)
+		if (m->r < 0 || m->has_device)
 			continue;
 		if (f->process->is_fork)
 			add_finding(
@@ -938,9 +965,7 @@ static void check_managed_memory(struct scan *s)
 {
 	for (size_t i = 0; i < s->tree->n; i++) {
 		const struct proc_info *p = &s->tree->items[i];
-		auto_free char *maps = NULL;
-		const struct gpu_vendor *vendor =
-			read_maps(p->id.pid, &maps) < 0 ? NULL : gpu_vendor_of_managed(maps);
+		const struct gpu_vendor *vendor = s->mappings[i].managed;
 
 		if (vendor)
 			add_finding(s, SCAN_REFUSE, SCAN_GPU | SCAN_CRIU, p, "managed-memory",
@@ -1040,6 +1065,7 @@ static const struct {
 static int look(struct scan *s, unsigned scopes, struct brumate_error *err)
 {
 	gather_fds(s);
+	gather_mappings(s);
 	for (size_t i = 0; i < COUNT(checks) && !s->r; i++) {
 		if (!(checks[i].scopes & scopes))
 			continue;
@@ -1049,7 +1075,9 @@ static int look(struct scan *s, unsigned scopes, struct brumate_error *err)
 	}
 	free(s->fds);
 	free(s->outside);
+	free(s->mappings);
 	s->fds = NULL;
+	s->mappings = NULL;
 	s->outside = NULL;
 	s->n_fds = s->n_outside = 0;
 	return s->r;
