@@ -328,8 +328,10 @@ static uint64_t measure_image(void *arg)
 	struct stat st;
 	uint64_t sum = 0;
 
+	/* A job of many processes has eight files for each, and memory in one of them. */
 	while (dir && (entry = readdir(dir)))
-		if (fstatat(dup_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		if (!strncmp(entry->d_name, "pages-", strlen("pages-")) &&
+		    fstatat(dup_fd, entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
 		    S_ISREG(st.st_mode))
 			sum += (uint64_t)st.st_size;
 	return sum;
