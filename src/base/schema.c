@@ -23,6 +23,13 @@ static void free_argv(char **argv)
 	free(argv);
 }
 
+/* Of a LIST or of ROWS. */
+static char *elements_of(const struct schema_field *f, const char *base)
+{
+	return f->kind == FIELD_ROWS ? (char *)base + f->offset
+				     : *(char *const *)(base + f->offset);
+}
+
 void schema_free(const struct schema_field *fields, size_t n, void *base_)
 {
 	char *base = base_;
@@ -44,10 +51,12 @@ void schema_free(const struct schema_field *fields, size_t n, void *base_)
 			schema_free(f->members, f->n_members, base + f->offset);
 			break;
 		case FIELD_LIST:
+		case FIELD_ROWS:
 			for (size_t i = 0; i < *(size_t *)(base + f->count_offset); i++)
 				schema_free(f->members, f->n_members,
-					    (char *)*pointer + i * f->size);
-			free(*pointer);
+					    elements_of(f, base) + i * f->size);
+			if (f->kind == FIELD_LIST)
+				free(*pointer);
 			break;
 		default:
 			break;
@@ -59,6 +68,7 @@ void schema_free(const struct schema_field *fields, size_t n, void *base_)
 
 static json_t *encode_object(const struct schema_field *fields, size_t n, const char *base,
 			     int version);
+static json_t *encode_field(const struct schema_field *f, const char *base, int version);
 
 static json_t *encode_text(const char *raw, size_t max_bytes)
 {
@@ -119,13 +129,14 @@ static json_t *encode_argv(const struct schema_field *f, char *const *argv)
 
 static json_t *encode_list(const struct schema_field *f, const char *base, int version)
 {
-	const char *elements = *(char *const *)(base + f->offset);
 	size_t n = *(const size_t *)(base + f->count_offset);
 	json_t *array = json_array();
 
 	for (size_t i = 0; array && i < n; i++) {
-		json_t *element =
-			encode_object(f->members, f->n_members, elements + i * f->size, version);
+		const char *at = elements_of(f, base) + i * f->size;
+		json_t *element = f->members->name
+					  ? encode_object(f->members, f->n_members, at, version)
+					  : encode_field(f->members, at, version);
 
 		if (json_array_append_new(array, element) < 0) {
 			json_decref(array);
@@ -153,6 +164,18 @@ json_t *schema_encode_digest(const struct digest *d)
 static json_t *encode_word(const struct schema_field *f, unsigned value)
 {
 	return value < (uint64_t)f->max ? json_string(f->words[value]) : json_null();
+}
+
+static json_t *encode_bits(const struct schema_field *f, uint32_t bits)
+{
+	json_t *array = json_array();
+
+	for (int i = 0; array && i < f->max; i++)
+		if (bits & 1u << i && json_array_append_new(array, json_string(f->words[i])) < 0) {
+			json_decref(array);
+			return NULL;
+		}
+	return array;
 }
 
 static json_t *encode_field(const struct schema_field *f, const char *base, int version)
@@ -186,13 +209,18 @@ static json_t *encode_field(const struct schema_field *f, const char *base, int 
 		return json_boolean(*(const bool *)at);
 	case FIELD_SECONDS:
 		return json_integer(microseconds(*(const double *)at));
+	case FIELD_REAL:
+		return json_real(*(const double *)at);
 	case FIELD_DIGEST:
 		return schema_encode_digest((const struct digest *)at);
 	case FIELD_WORD:
 		return encode_word(f, *(const unsigned *)at);
+	case FIELD_BITS:
+		return encode_bits(f, *(const uint32_t *)at);
 	case FIELD_GROUP:
 		return encode_object(f->members, f->n_members, at, version);
 	case FIELD_LIST:
+	case FIELD_ROWS:
 		return encode_list(f, base, version);
 	}
 	return NULL;
@@ -209,8 +237,9 @@ static bool is_left_out(const struct schema_field *f, const char *base)
 	if (f->kind == FIELD_ARGV)
 		return !*(char **const *)(base + f->offset) ||
 		       !**(char **const *)(base + f->offset);
-	return f->kind == FIELD_LIST ? !*(const size_t *)(base + f->count_offset)
-				     : !*(const uint64_t *)(base + f->offset);
+	return f->kind == FIELD_LIST || f->kind == FIELD_ROWS
+		       ? !*(const size_t *)(base + f->count_offset)
+		       : !*(const uint64_t *)(base + f->offset);
 }
 
 static bool is_empty(const struct schema_field *f, const char *base)
@@ -427,15 +456,36 @@ static int decode_word(const struct schema_field *f, unsigned *ret, json_t *valu
 			return 0;
 		}
 	}
+	if (text && f->min) {
+		*ret = (unsigned)f->min;
+		return 0;
+	}
 	return text ? brumate_fail(err, EBADMSG, "\"%s\" is no word that this version knows", text)
 		    : fail_want(err, "a word");
 }
+
+static int decode_bits(const struct schema_field *f, uint32_t *ret, json_t *value,
+		       struct brumate_error *err)
+{
+	json_t *word;
+	size_t i;
+
+	if (!json_is_array(value))
+		return fail_want(err, "an array of words");
+	json_array_foreach (value, i, word)
+		for (int k = 0; k < f->max; k++)
+			if (json_is_string(word) && !strcmp(json_string_value(word), f->words[k]))
+				*ret |= 1u << k;
+	return 0;
+}
+
+static int decode_field(const struct schema_field *f, char *base, json_t *value, int version,
+			struct brumate_error *err);
 
 static int decode_list(const struct schema_field *f, char *base, json_t *value, int version,
 		       struct brumate_error *err)
 {
 	size_t *count = (size_t *)(base + f->count_offset);
-	char **elements = (char **)(base + f->offset);
 
 	if (!json_is_array(value) || (int64_t)json_array_size(value) > f->max)
 		return brumate_fail(err, EBADMSG, "expected an array of at most %" PRId64 " items",
@@ -444,13 +494,15 @@ static int decode_list(const struct schema_field *f, char *base, json_t *value, 
 	size_t n = json_array_size(value);
 	if (n == 0)
 		return 0;
-	*elements = calloc(n, f->size);
-	if (!*elements)
+	if (f->kind == FIELD_LIST && !(*(char **)(base + f->offset) = calloc(n, f->size)))
 		return brumate_fail(err, ENOMEM, "%m");
 	*count = n;
 	for (size_t i = 0; i < n; i++) {
-		int r = schema_decode(f->members, f->n_members, *elements + i * f->size,
-				      json_array_get(value, i), version, err);
+		char *at = elements_of(f, base) + i * f->size;
+		json_t *item = json_array_get(value, i);
+		int r = f->members->name
+				? schema_decode(f->members, f->n_members, at, item, version, err)
+				: decode_field(f->members, at, item, version, err);
 
 		if (r < 0)
 			return brumate_wrap(err, r, "item %zu", i);
@@ -492,6 +544,13 @@ static int decode_field(const struct schema_field *f, char *base, json_t *value,
 		return 0;
 	case FIELD_SECONDS:
 		return decode_seconds((double *)at, value, err);
+	case FIELD_REAL:
+		if (!json_is_number(value))
+			return fail_want(err, "a number");
+		*(double *)at = json_number_value(value);
+		return 0;
+	case FIELD_BITS:
+		return decode_bits(f, (uint32_t *)at, value, err);
 	case FIELD_DIGEST:
 		return schema_decode_digest((struct digest *)at, value, err);
 	case FIELD_WORD:
@@ -499,6 +558,7 @@ static int decode_field(const struct schema_field *f, char *base, json_t *value,
 	case FIELD_GROUP:
 		return schema_decode(f->members, f->n_members, at, value, version, err);
 	case FIELD_LIST:
+	case FIELD_ROWS:
 		return decode_list(f, base, value, version, err);
 	}
 	return -EBADMSG;

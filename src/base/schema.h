@@ -29,9 +29,12 @@ enum field_kind {
 	FIELD_BOOL,
 	FIELD_SECONDS, /* double; whole microseconds in JSON */
 	FIELD_DIGEST,
-	FIELD_WORD,  /* an enum; one of words in JSON */
+	FIELD_REAL, /* double, as JSON has it */
+	FIELD_WORD, /* an enum; one of words in JSON */
+	FIELD_BITS, /* uint32_t; an array of the words whose bits are set, of which others are passed over */
 	FIELD_GROUP, /* an object whose members lie in the same structure, or in one in it */
 	FIELD_LIST,  /* an array of objects; a pointer, owned, and a count */
+	FIELD_ROWS,  /* likewise, in the structure itself; max: for how many there is room */
 };
 
 struct schema_field {
@@ -39,11 +42,12 @@ struct schema_field {
 	enum field_kind kind;
 	size_t offset;
 	size_t size; /* of a TEXT with its NUL; of an element of a LIST */
-	int64_t min; /* of U64, U32, INT */
+	int64_t min; /* of U64, U32, INT; of a WORD: what stands for words that are not known, 0: these are refused */
 	int64_t max; /* of those; of elements of a LIST or ARGV; of bytes of a STRING; of words of a WORD */
-	const struct schema_field *members;
+	const struct schema_field
+		*members; /* of LIST and ROWS: one without a name is the value itself */
 	size_t n_members;
-	size_t count_offset; /* of a LIST's count */
+	size_t count_offset; /* of the count of a LIST or of ROWS */
 	const char *const *words;
 	int since; /* version of the format that introduced it; 0: the first */
 	/* Omitted if a LIST, ARGV, TEXT or LINE is empty, a U64 is 0, or a BOOL is false. */
@@ -77,6 +81,10 @@ struct schema_field {
 	FIELD(type, key, member, FIELD_LIST, .size = sizeof(*((type *)0)->member), .max = most,  \
 	      .members = table, .n_members = N_OF(table), .count_offset = offsetof(type, count), \
 	      __VA_ARGS__)
+#define ROWS(type, key, member, count, table, ...)                                          \
+	FIELD(type, key, member, FIELD_ROWS, .size = sizeof(((type *)0)->member[0]),        \
+	      .max = N_OF(((type *)0)->member), .members = table, .n_members = N_OF(table), \
+	      .count_offset = offsetof(type, count), __VA_ARGS__)
 #define GROUP(key, table, ...)                                                                \
 	{                                                                                     \
 		.name = key, .kind = FIELD_GROUP, .members = table, .n_members = N_OF(table), \

@@ -9,10 +9,12 @@
 #include "base/clock.h"
 #include "base/loop.h"
 #include "gpu/vendor.h"
+#include "wire/broker-answers.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -60,52 +62,22 @@ static int use_driver(struct broker *b, const struct dev_backend **ret, struct d
 	return r;
 }
 
-static json_t *gpu_to_json(struct broker *b, const struct dev_gpu *gpu, size_t index)
+static int look_at_gpus(struct broker *b, const struct dev_backend *backend,
+			struct broker_info *ret, struct brumate_error *err)
 {
+	struct dev_gpu gpus[DEV_GPUS_MAX];
 	uint8_t uuid[DEV_UUID_BYTES];
-	struct gpus_moved moved = { 0 };
+	int r = dev_gpus(backend, gpus, DEV_GPUS_MAX, &ret->n_gpus, err);
 
-	if (dev_uuid_parse(uuid, gpu->uuid) == 0)
-		moved = gpus_moved(b->gpus, uuid);
-	return json_pack("{s:i, s:s, s:o, s:I, s:I, s:b, s:I, s:I, s:I, s:I}", "index", (int)index,
-			 "uuid", gpu->uuid, "name", wire_string(gpu->name), "total_bytes",
-			 (json_int_t)gpu->total_bytes, "used_bytes", (json_int_t)gpu->used_bytes,
-			 "mig", gpu->partitioned, "out_bytes", (json_int_t)moved.out_bytes,
-			 "in_bytes", (json_int_t)moved.in_bytes, "written_bytes",
-			 (json_int_t)moved.written_bytes, "read_bytes",
-			 (json_int_t)moved.read_bytes);
-}
+	for (size_t i = 0; r == 0 && i < ret->n_gpus; i++) {
+		struct broker_gpu *gpu = &ret->gpus[i];
 
-static json_t *gpus_to_json(struct broker *b, const struct dev_gpu *gpus, size_t n)
-{
-	json_t *list = json_array();
-
-	for (size_t i = 0; i < n; i++)
-		json_array_append_new(list, gpu_to_json(b, &gpus[i], i));
-	return list;
-}
-
-static json_t *features_to_json(uint32_t features)
-{
-	json_t *list = json_array();
-
-	for (uint32_t bit = 1; dev_feature_name(bit); bit <<= 1)
-		if (features & bit)
-			json_array_append_new(list, json_string(dev_feature_name(bit)));
-	return list;
-}
-
-static json_t *pool_to_json(struct pool *pool)
-{
-	struct pool_info p;
-
-	pool_info(pool, &p);
-	return json_pack(
-		"{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s}", "limit_bytes",
-		(json_int_t)p.limit_bytes, "pinned_bytes", (json_int_t)p.pinned_bytes,
-		"leased_bytes", (json_int_t)p.leased_bytes, "free_bytes", (json_int_t)p.free_bytes,
-		"free_pinned_bytes", (json_int_t)p.free_pinned_bytes, "memory_bytes",
-		(json_int_t)p.memory_bytes, "disk_bytes", (json_int_t)p.disk_bytes, "disk", p.disk);
+		gpu->index = (int)i;
+		gpu->gpu = gpus[i];
+		if (dev_uuid_parse(uuid, gpu->gpu.uuid) == 0)
+			gpu->moved = gpus_moved(b->gpus, uuid);
+	}
+	return r;
 }
 
 static int serve_info(void *arg, struct wire_call_context *call, json_t *parameters,
@@ -113,24 +85,16 @@ static int serve_info(void *arg, struct wire_call_context *call, json_t *paramet
 {
 	struct broker *b = arg;
 	const struct dev_backend *backend;
-	struct dev_info device;
-	struct dev_gpu gpus[DEV_GPUS_MAX];
-	size_t n_gpus;
-	int r = use_driver(b, &backend, &device, err);
+	struct broker_info info = { .pid = getpid() };
+	int r = use_driver(b, &backend, &info.device, err);
 
 	if (r == 0)
-		r = dev_gpus(backend, gpus, DEV_GPUS_MAX, &n_gpus, err);
+		r = look_at_gpus(b, backend, &info, err);
 	if (r < 0)
 		return r;
-	return reply_with(call,
-			  json_pack("{s:s, s:b, s:o, s:i, s:f, s:o, s:o, s:i, s:o}", "backend",
-				    backend->name, "simulated", device.simulated, "driver_version",
-				    wire_string(device.driver_version), "api_version",
-				    device.api_version, "init_seconds", device.init_seconds,
-				    "features", features_to_json(device.features), "gpus",
-				    gpus_to_json(b, gpus, n_gpus), "pid", (int)getpid(), "pool",
-				    pool_to_json(b->pool)),
-			  err);
+	snprintf(info.backend, sizeof(info.backend), "%s", backend->name);
+	pool_info(b->pool, &info.room);
+	return reply_with(call, broker_answer_encode(BROKER_INFO, &info), err);
 }
 
 static int serve_gpus(void *arg, struct wire_call_context *call, json_t *parameters,
@@ -138,14 +102,12 @@ static int serve_gpus(void *arg, struct wire_call_context *call, json_t *paramet
 {
 	struct broker *b = arg;
 	const struct dev_backend *backend;
-	struct dev_gpu gpus[DEV_GPUS_MAX];
-	size_t n;
+	struct broker_info info = { 0 };
 	int r = use_driver(b, &backend, NULL, err);
 
 	if (r == 0)
-		r = dev_gpus(backend, gpus, DEV_GPUS_MAX, &n, err);
-	return r < 0 ? r
-		     : reply_with(call, json_pack("{s:o}", "gpus", gpus_to_json(b, gpus, n)), err);
+		r = look_at_gpus(b, backend, &info, err);
+	return r < 0 ? r : reply_with(call, broker_answer_encode(BROKER_GPUS, &info), err);
 }
 
 static int compare_pids(const void *a, const void *b)
@@ -200,20 +162,6 @@ static int get_pids(json_t *parameters, pid_t **ret, size_t *ret_n, struct bruma
 	return 0;
 }
 
-static json_t *process_to_json(pid_t pid, const struct dev_process *p)
-{
-	json_t *gpus = json_array(), *bytes = json_array();
-
-	for (size_t i = 0; i < p->n_gpus; i++) {
-		json_array_append_new(gpus, json_string(p->gpus[i]));
-		json_array_append_new(bytes, json_integer((json_int_t)p->gpu_bytes[i]));
-	}
-	return json_pack("{s:i, s:s, s:o, s:o, s:o, s:I}", "pid", (int)pid, "state",
-			 dev_state_name(p->state), "restore_tid",
-			 p->restore_tid ? json_integer(p->restore_tid) : json_null(), "gpus", gpus,
-			 "gpu_bytes", bytes, "used_bytes", (json_int_t)p->used_bytes);
-}
-
 static int serve_state(void *arg, struct wire_call_context *call, json_t *parameters,
 		       struct brumate_error *err)
 {
@@ -234,42 +182,12 @@ static int serve_state(void *arg, struct wire_call_context *call, json_t *parame
 	r = driver_look(b->driver, pids, n, STATE_TIMEOUT_MS, processes, err);
 	if (r < 0)
 		return r;
-
-	auto_json json_t *list = json_array();
-	for (size_t i = 0; i < n; i++)
-		json_array_append_new(list, process_to_json(pids[i], &processes[i]));
-	return reply_with(call, json_pack("{s:O}", "processes", list), err);
+	const struct broker_processes all = { processes, n };
+	return reply_with(call, broker_answer_encode(BROKER_PROCESSES, &all), err);
 }
 
-static int get_map(json_t *parameters, struct dev_gpu_pair *ret, size_t *ret_n,
-		   struct brumate_error *err)
-{
-	json_t *list;
-	int r = wire_get_array(parameters, "gpu_map", &list, err);
-	if (r < 0)
-		return r;
-
-	size_t n = json_array_size(list);
-	if (n > DEV_GPUS_MAX)
-		return wire_fail_parameter(err, "gpu_map", "has too many entries");
-	for (size_t i = 0; i < n; i++) {
-		const char *from, *to;
-
-		if (!json_is_object(json_array_get(list, i)))
-			return wire_fail_parameter(err, "gpu_map", "must hold objects");
-		r = wire_need_string(json_array_get(list, i), "from", &from, err);
-		if (r == 0)
-			r = wire_need_string(json_array_get(list, i), "to", &to, err);
-		if (r < 0)
-			return r;
-		if (strlen(from) >= DEV_UUID_TEXT_BYTES || strlen(to) >= DEV_UUID_TEXT_BYTES)
-			return wire_fail_parameter(err, "gpu_map", "must hold UUIDs of GPUs");
-		strcpy(ret[i].from, from);
-		strcpy(ret[i].to, to);
-	}
-	*ret_n = n;
-	return 0;
-}
+static const struct schema_field map_field =
+	ROWS(struct driver_call, "gpu_map", pairs, n_pairs, broker_pair_fields);
 
 /* Extends the caller's map, if there is one, to all visible GPUs. */
 static int complete_map(const struct gpu_vendor *vendor, const struct dev_info *device,
@@ -295,19 +213,6 @@ static int complete_map(const struct gpu_vendor *vendor, const struct dev_info *
 	memcpy(call->pairs, full, n_gpus * sizeof(full[0]));
 	call->n_pairs = n_gpus;
 	return 0;
-}
-
-static json_t *outcomes_to_json(const pid_t *pids, const struct driver_outcome *o, size_t n)
-{
-	json_t *list = json_array();
-
-	for (size_t i = 0; i < n; i++)
-		json_array_append_new(list, json_pack("{s:i, s:f, s:i, s:o, s:s}", "pid",
-						      (int)pids[i], "seconds", o[i].seconds,
-						      "result", o[i].result.number, "result_name",
-						      wire_string(o[i].result.name), "state",
-						      dev_state_name(o[i].state)));
-	return list;
 }
 
 static int get_action(json_t *parameters, enum dev_action *ret, uint32_t *ret_timeout_ms,
@@ -343,7 +248,7 @@ static int serve_act(void *arg, struct wire_call_context *call, json_t *paramete
 	if (r == 0)
 		r = get_pids(parameters, &pids, &n, err);
 	if (r == 0)
-		r = get_map(parameters, act.pairs, &act.n_pairs, err);
+		r = wire_get_field(parameters, &map_field, &act, err);
 	if (r == 0)
 		r = use_driver(b, &backend, &device, err);
 	if (r == 0)
@@ -351,14 +256,14 @@ static int serve_act(void *arg, struct wire_call_context *call, json_t *paramete
 	if (r < 0)
 		return r;
 
-	auto_free struct driver_outcome *outcomes = calloc(n + 1, sizeof(*outcomes));
+	auto_free struct broker_outcome *outcomes = calloc(n + 1, sizeof(*outcomes));
 	if (!outcomes)
 		return brumate_fail(err, ENOMEM, "%s: %m", dev_action_name(act.action));
 	r = driver_run(b->driver, &act, pids, n, outcomes, err);
 	if (r < 0)
 		return r;
-	return reply_with(call, json_pack("{s:o}", "outcomes", outcomes_to_json(pids, outcomes, n)),
-			  err);
+	const struct broker_outcomes all = { outcomes, n };
+	return reply_with(call, broker_answer_encode(BROKER_OUTCOMES, &all), err);
 }
 
 static int serve_transfer(void *arg, struct wire_call_context *call, json_t *parameters,

@@ -29,7 +29,7 @@ struct batch_process {
 		TARGET_LATE
 	} state;			    /* under the driver's lock */
 	struct batch_process *next_calling; /* in the driver's list of calls under way */
-	struct driver_outcome outcome;
+	struct broker_outcome outcome;
 };
 
 struct batch {
@@ -60,7 +60,7 @@ struct driver {
 	uint64_t last_end_ns, n_done[DEV_ACTION__MAX];
 };
 
-static const struct driver_outcome timed_out = {
+static const struct broker_outcome timed_out = {
 	.result = { .number = -1, .name = "TIMEOUT" },
 	.state = DEV_STATE_UNKNOWN,
 };
@@ -206,7 +206,7 @@ static bool begin_call(struct batch_process *t)
 	return may;
 }
 
-static void end_call(struct batch_process *t, const struct driver_outcome *outcome)
+static void end_call(struct batch_process *t, const struct broker_outcome *outcome)
 {
 	struct batch *b = t->batch;
 	struct driver *d = b->driver;
@@ -231,11 +231,11 @@ static void end_call(struct batch_process *t, const struct driver_outcome *outco
 	pthread_mutex_unlock(&d->lock);
 }
 
-static struct driver_outcome call_driver(const struct batch_process *t)
+static struct broker_outcome call_driver(const struct batch_process *t)
 {
 	const struct batch *b = t->batch;
 	const struct dev_backend *backend = b->driver->backend;
-	struct driver_outcome o = { .state = DEV_STATE_UNKNOWN };
+	struct broker_outcome o = { .state = DEV_STATE_UNKNOWN };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	int left_ms = deadline_left_ms(b->deadline_ns);
 	uint64_t start_ns = clock_now_ns();
@@ -256,7 +256,7 @@ static struct driver_outcome call_driver(const struct batch_process *t)
 	return o;
 }
 
-static struct driver_outcome ask_driver(const struct batch_process *t)
+static struct broker_outcome ask_driver(const struct batch_process *t)
 {
 	const struct batch *b = t->batch;
 	struct dev_process *p = &b->processes[t - b->targets];
@@ -266,13 +266,13 @@ static struct driver_outcome ask_driver(const struct batch_process *t)
 		log_debug("%s", err.text);
 		*p = (struct dev_process){ .state = DEV_STATE_UNKNOWN };
 	}
-	return (struct driver_outcome){ .state = p->state };
+	return (struct broker_outcome){ .state = p->state };
 }
 
 static void *run_target(void *arg)
 {
 	struct batch_process *t = arg;
-	struct driver_outcome outcome = timed_out;
+	struct broker_outcome outcome = timed_out;
 
 	if (begin_call(t))
 		outcome = t->batch->processes ? ask_driver(t) : call_driver(t);
@@ -290,7 +290,7 @@ static void start_target(struct batch_process *t)
 	int r = thread_start_detached(run_target, t, 0);
 	if (r == 0)
 		return;
-	struct driver_outcome failed = { .result.number = r, .state = DEV_STATE_UNKNOWN };
+	struct broker_outcome failed = { .result.number = r, .state = DEV_STATE_UNKNOWN };
 	snprintf(failed.result.name, sizeof(failed.result.name), "no thread: %s", strerror(-r));
 	end_call(t, &failed);
 }
@@ -328,7 +328,7 @@ static void run_batch(struct batch *b, size_t n, uint64_t give_up_ns)
 }
 
 int driver_run(struct driver *d, const struct driver_call *call, const pid_t *pids, size_t n,
-	       struct driver_outcome *ret, struct brumate_error *err)
+	       struct broker_outcome *ret, struct brumate_error *err)
 {
 	struct batch *b = batch_new(d, call, pids, n);
 	if (!b)
@@ -336,8 +336,10 @@ int driver_run(struct driver *d, const struct driver_call *call, const pid_t *pi
 
 	run_batch(b, n,
 		  b->deadline_ns + (call->action == DEV_LOCK ? LOCK_GRACE_MS * NS_PER_MS : 0));
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
 		ret[i] = b->targets[i].state >= TARGET_ANSWERED ? b->targets[i].outcome : timed_out;
+		ret[i].pid = pids[i];
+	}
 	unref_batch(b);
 	pthread_mutex_unlock(&d->lock);
 	return 0;
@@ -357,10 +359,12 @@ int driver_look(struct driver *d, const pid_t *pids, size_t n, uint32_t timeout_
 	}
 
 	run_batch(b, n, b->deadline_ns);
-	for (size_t i = 0; i < n; i++)
+	for (size_t i = 0; i < n; i++) {
 		ret[i] = b->targets[i].state == TARGET_ANSWERED
 				 ? b->processes[i]
 				 : (struct dev_process){ .state = DEV_STATE_UNKNOWN };
+		ret[i].pid = pids[i];
+	}
 	unref_batch(b);
 	pthread_mutex_unlock(&d->lock);
 	return 0;

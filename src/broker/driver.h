@@ -9,6 +9,7 @@
 #pragma once
 
 #include "gpu/vendor.h"
+#include "wire/broker-answers.h"
 
 struct loop;
 struct driver;
@@ -24,12 +25,6 @@ int driver_wait(struct driver *d, const struct dev_backend **ret, struct dev_inf
 		struct brumate_error *err);
 bool driver_has_failed(struct driver *d);
 const struct gpu_vendor *driver_vendor(const struct driver *d);
-
-struct driver_outcome {
-	struct dev_result result;
-	double seconds;
-	enum dev_state state;
-};
 
 enum { DRIVER_PIDS_MAX = 4096 };
 
@@ -47,7 +42,7 @@ struct driver_call {
  * counts as busy until it ends. The driver is initialised. Returns 0, or <0 if no call was made.
  */
 int driver_run(struct driver *d, const struct driver_call *call, const pid_t *pids, size_t n,
-	       struct driver_outcome *ret, struct brumate_error *err);
+	       struct broker_outcome *ret, struct brumate_error *err);
 /**
  * Queries the state of each of @pids, in the same way. The driver does not answer for a process that is stopped or
  * has another call under way: its state is then unknown.

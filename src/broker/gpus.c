@@ -23,7 +23,7 @@ struct gpus {
 	bool kept;
 	struct counted { /* per GPU; kept when GPUs are closed */
 		uint8_t uuid[DEV_UUID_BYTES];
-		struct gpus_moved moved;
+		struct broker_moved moved;
 	} counted[DEV_GPUS_MAX];
 	size_t n_counted;
 };
@@ -80,7 +80,7 @@ static struct counted *find_counted(struct gpus *g, const uint8_t *uuid)
 }
 
 void gpus_count(struct gpus *g, const uint8_t uuid[static DEV_UUID_BYTES],
-		const struct gpus_moved *more)
+		const struct broker_moved *more)
 {
 	pthread_mutex_lock(&g->lock);
 	struct counted *c = find_counted(g, uuid);
@@ -98,11 +98,11 @@ void gpus_count(struct gpus *g, const uint8_t uuid[static DEV_UUID_BYTES],
 	pthread_mutex_unlock(&g->lock);
 }
 
-struct gpus_moved gpus_moved(struct gpus *g, const uint8_t uuid[static DEV_UUID_BYTES])
+struct broker_moved gpus_moved(struct gpus *g, const uint8_t uuid[static DEV_UUID_BYTES])
 {
 	pthread_mutex_lock(&g->lock);
 	const struct counted *c = find_counted(g, uuid);
-	struct gpus_moved moved = c ? c->moved : (struct gpus_moved){ 0 };
+	struct broker_moved moved = c ? c->moved : (struct broker_moved){ 0 };
 	pthread_mutex_unlock(&g->lock);
 	return moved;
 }

@@ -20,18 +20,11 @@ void gpus_use(struct gpus *g, const struct dev_memory_ops *ops);
 const struct dev_memory_ops *gpus_ops(struct gpus *g);
 struct pool *gpus_pool(const struct gpus *g);
 
-/** Bytes that were moved over the link of a GPU since the broker started, and how many of them were written to a disk
- * or read from one. */
-struct gpus_moved {
-	uint64_t out_bytes, in_bytes;	    /* out: to the host */
-	uint64_t written_bytes, read_bytes; /* of out_bytes, to a disk; of in_bytes, from one */
-};
-
 /** Counts bytes that were copied. */
 void gpus_count(struct gpus *g, const uint8_t uuid[static DEV_UUID_BYTES],
-		const struct gpus_moved *more);
+		const struct broker_moved *more);
 /** The counters of one GPU. */
-struct gpus_moved gpus_moved(struct gpus *g, const uint8_t uuid[static DEV_UUID_BYTES]);
+struct broker_moved gpus_moved(struct gpus *g, const uint8_t uuid[static DEV_UUID_BYTES]);
 
 /** Opens the GPU, or waits until another thread has opened it. It stays open until gpus_close(). */
 int gpus_get(struct gpus *g, struct dev_memory **ret, const uint8_t uuid[static DEV_UUID_BYTES],

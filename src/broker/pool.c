@@ -1017,7 +1017,7 @@ void pool_unpin(struct pool *p)
 	pthread_mutex_unlock(&p->lock);
 }
 
-void pool_info(struct pool *p, struct pool_info *ret)
+void pool_info(struct pool *p, struct broker_room *ret)
 {
 	uint64_t disk_bytes = 0, spare = p->spare.bytes ? p->spare.bytes(p->spare.arg) : 0;
 
@@ -1026,14 +1026,14 @@ void pool_info(struct pool *p, struct pool_info *ret)
 	pthread_mutex_lock(&p->lock);
 	end_leases(p);
 	uint64_t free_bytes = count_owned(p, SEGMENT_FREE);
-	*ret = (struct pool_info){ .limit_bytes = p->limit_bytes,
-				   .pinned_bytes = p->pinned_bytes,
-				   .leased_bytes = count_owned(p, SEGMENT_LEASED),
-				   .free_bytes = free_bytes,
-				   .free_pinned_bytes = count_free_pinned(p),
-				   .memory_bytes = memory_left(p) + free_bytes + spare,
-				   .disk_bytes = disk_bytes,
-				   .disk = p->disk };
+	*ret = (struct broker_room){ .limit_bytes = p->limit_bytes,
+				     .pinned_bytes = p->pinned_bytes,
+				     .leased_bytes = count_owned(p, SEGMENT_LEASED),
+				     .free_bytes = free_bytes,
+				     .free_pinned_bytes = count_free_pinned(p),
+				     .memory_bytes = memory_left(p) + free_bytes + spare,
+				     .disk_bytes = disk_bytes };
+	snprintf(ret->disk, sizeof(ret->disk), "%s", p->disk);
 	pthread_mutex_unlock(&p->lock);
 }
 

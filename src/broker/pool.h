@@ -15,6 +15,7 @@
 #pragma once
 
 #include "gpu/copy.h"
+#include "wire/broker-answers.h"
 
 #include <stdbool.h>
 #include <sys/stat.h>
@@ -63,13 +64,6 @@ struct segment {
 	enum segment_pinning pinning;
 };
 
-struct pool_info {
-	uint64_t limit_bytes, pinned_bytes, leased_bytes, free_bytes;
-	uint64_t free_pinned_bytes;	   /* of free_bytes */
-	uint64_t memory_bytes, disk_bytes; /* room left for copies */
-	const char *disk; /* directory of segments on a disk, borrowed from the pool */
-};
-
 struct pool_options {
 	uint64_t limit_bytes;  /* limit of pinned memory; 0: half of the machine's memory */
 	uint64_t memory_bytes; /* limit of all segments in memory; 0: what the machine has */
@@ -81,7 +75,7 @@ struct pool_options {
 int pool_new(struct pool **ret, const struct pool_options *o, struct brumate_error *err);
 /** No segment may be taken. Leased ones stay with their holders. Accepts NULL. */
 void pool_free(struct pool *p);
-void pool_info(struct pool *p, struct pool_info *ret);
+void pool_info(struct pool *p, struct broker_room *ret);
 
 /** Host copies whose holders release them when they are asked to. */
 struct pool_spare {

@@ -266,7 +266,7 @@ static int end_copy(struct lane *l, const struct copy *s, struct brumate_error *
 	if (r < 0)
 		return r;
 	if (!s->zero)
-		gpus_count(t->gpus, l->uuid, &(struct gpus_moved){ .in_bytes = s->bytes });
+		gpus_count(t->gpus, l->uuid, &(struct broker_moved){ .in_bytes = s->bytes });
 	pthread_mutex_lock(&t->lock);
 	t->done_bytes += s->bytes;
 	t->zero_bytes += s->zero ? s->bytes : 0;

@@ -578,8 +578,8 @@ static void count_copy(const struct copy *s)
 	const struct transfer *t = s->lane->transfer;
 	const uint64_t bytes = s->fate == CHUNK_COPY ? s->bytes : 0;
 	const uint64_t disk = s->segment && s->segment->backing == SEGMENT_DISK ? bytes : 0;
-	const struct gpus_moved out = { .out_bytes = bytes, .written_bytes = disk };
-	const struct gpus_moved in = { .in_bytes = bytes, .read_bytes = disk };
+	const struct broker_moved out = { .out_bytes = bytes, .written_bytes = disk };
+	const struct broker_moved in = { .in_bytes = bytes, .read_bytes = disk };
 
 	if (bytes)
 		gpus_count(t->gpus, s->lane->uuid, t->to_host ? &out : &in);
@@ -791,7 +791,7 @@ static int store_run(struct live *v, struct stage *s, uint64_t from, uint64_t by
 	if (fate != CHUNK_COPY)
 		return 0;
 	s->copies = true;
-	gpus_count(l->transfer->gpus, l->uuid, &(struct gpus_moved){ .out_bytes = bytes });
+	gpus_count(l->transfer->gpus, l->uuid, &(struct broker_moved){ .out_bytes = bytes });
 	return l->transfer->ops->copy_out(l->queue, segment->at + offset % h->segment_bytes,
 					  s->at + from, bytes, &s->ticket, err);
 }

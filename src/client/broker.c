@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -259,15 +260,14 @@ static int fail_reply(const char *what, struct brumate_error *err)
 	return brumate_fail(err, EPROTO, "broker: its answer has no proper '%s'", what);
 }
 
-/* Copies the string member @key of @o; refuses what is missing, no string, or too long. */
-static int copy_text(json_t *o, const char *key, char *ret, size_t room, struct brumate_error *err)
+static int decode_answer(enum broker_answer what, void *ret, json_t *reply,
+			 struct brumate_error *err)
 {
-	const char *text = json_string_value(json_object_get(o, key));
+	int r = broker_answer_decode(what, ret, reply, err);
 
-	if (!text || strlen(text) >= room)
-		return fail_reply(key, err);
-	strcpy(ret, text);
-	return 0;
+	if (r == -EBADMSG)
+		err->code = EPROTO;
+	return r < 0 ? brumate_wrap(err, r == -EBADMSG ? -EPROTO : r, "broker: its answer") : 0;
 }
 
 /* A number of bytes; one that is missing is 0. */
@@ -280,120 +280,30 @@ static int get_bytes(json_t *o, const char *key, uint64_t *ret, struct brumate_e
 	return r;
 }
 
-static int parse_gpu(json_t *o, struct dev_gpu *ret, struct brumate_error *err)
-{
-	int r = copy_text(o, "uuid", ret->uuid, sizeof(ret->uuid), err);
-
-	if (r == 0)
-		r = copy_text(o, "name", ret->name, sizeof(ret->name), err);
-	if (r == 0)
-		r = get_bytes(o, "total_bytes", &ret->total_bytes, err);
-	if (r == 0)
-		r = get_bytes(o, "used_bytes", &ret->used_bytes, err);
-	ret->partitioned = json_is_true(json_object_get(o, "mig"));
-	return r;
-}
-
-static int parse_gpus(json_t *reply, struct dev_gpu *ret, size_t *ret_n, struct brumate_error *err)
-{
-	json_t *gpus = json_object_get(reply, "gpus");
-	size_t n = json_array_size(gpus);
-
-	if (!json_is_array(gpus) || n > DEV_GPUS_MAX)
-		return fail_reply("gpus", err);
-	for (size_t i = 0; i < n; i++) {
-		int r = parse_gpu(json_array_get(gpus, i), &ret[i], err);
-
-		if (r < 0)
-			return r;
-	}
-	*ret_n = n;
-	return 0;
-}
-
-/* An older broker does not count. */
-static int parse_moved(json_t *reply, struct broker_moved *ret, struct brumate_error *err)
-{
-	json_t *gpus = json_object_get(reply, "gpus"), *gpu;
-	size_t i;
-	int r = 0;
-
-	json_array_foreach (gpus, i, gpu) {
-		if ((r = get_bytes(gpu, "out_bytes", &ret[i].out_bytes, err)) < 0 ||
-		    (r = get_bytes(gpu, "in_bytes", &ret[i].in_bytes, err)) < 0 ||
-		    (r = get_bytes(gpu, "written_bytes", &ret[i].written_bytes, err)) < 0 ||
-		    (r = get_bytes(gpu, "read_bytes", &ret[i].read_bytes, err)) < 0)
-			return r;
-	}
-	return 0;
-}
-
-static uint32_t parse_features(json_t *names)
-{
-	uint32_t features = 0;
-	size_t i;
-	json_t *name;
-
-	json_array_foreach (names, i, name)
-		for (uint32_t bit = 1; dev_feature_name(bit); bit <<= 1)
-			if (json_is_string(name) &&
-			    !strcmp(json_string_value(name), dev_feature_name(bit)))
-				features |= bit;
-	return features;
-}
-
-static int parse_room(json_t *reply, struct broker_room *ret, struct brumate_error *err)
-{
-	json_t *pool = json_object_get(reply, "pool");
-	int r = get_bytes(pool, "memory_bytes", &ret->memory_bytes, err);
-
-	if (r == 0)
-		r = get_bytes(pool, "free_bytes", &ret->free_bytes, err);
-	if (r == 0)
-		r = get_bytes(pool, "disk_bytes", &ret->disk_bytes, err);
-	return r == 0 ? copy_text(pool, "disk", ret->disk, sizeof(ret->disk), err) : r;
-}
-
 int broker_client_info(struct broker_client *b, struct broker_info *ret, struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
-	struct broker_info info = { 0 };
-	int64_t api = 0, pid = 0;
 	int r = ask_broker(b, "io.brumate.broker.Info", &reply, err);
 
-	if (r == 0)
-		r = copy_text(reply, "backend", info.backend, sizeof(info.backend), err);
-	if (r == 0)
-		r = copy_text(reply, "driver_version", info.device.driver_version,
-			      sizeof(info.device.driver_version), err);
-	if (r == 0)
-		r = wire_get_int(reply, "api_version", 0, INT32_MAX, &api, err);
-	if (r == 0)
-		r = wire_get_int(reply, "pid", 0, INT32_MAX, &pid, err);
-	if (r == 0)
-		r = parse_gpus(reply, info.gpus, &info.n_gpus, err);
-	if (r == 0)
-		r = parse_moved(reply, info.moved, err);
-	if (r == 0)
-		r = parse_room(reply, &info.room, err);
-	if (r < 0)
-		return r;
-	info.device.api_version = (int)api;
-	info.device.simulated = json_is_true(json_object_get(reply, "simulated"));
-	info.device.init_seconds = json_number_value(json_object_get(reply, "init_seconds"));
-	info.device.features = parse_features(json_object_get(reply, "features"));
-	info.pid = (pid_t)pid;
-	*ret = info;
-	return 0;
+	*ret = (struct broker_info){ 0 };
+	return r == 0 ? decode_answer(BROKER_INFO, ret, reply, err) : r;
 }
 
 int broker_client_gpus(struct broker_client *b, struct dev_gpu *ret, size_t *ret_n,
 		       struct brumate_error *err)
 {
 	auto_json json_t *reply = NULL;
+	struct broker_info info = { 0 };
 	int r = ask_broker(b, "io.brumate.broker.Gpus", &reply, err);
 
-	return r < 0 ? r : parse_gpus(reply, ret, ret_n, err);
+	if (r == 0)
+		r = decode_answer(BROKER_GPUS, &info, reply, err);
+	if (r < 0)
+		return r;
+	for (size_t i = 0; i < info.n_gpus; i++)
+		ret[i] = info.gpus[i].gpu;
+	*ret_n = info.n_gpus;
+	return 0;
 }
 
 static json_t *pids_to_json(const pid_t *pids, size_t n)
@@ -403,56 +313,6 @@ static json_t *pids_to_json(const pid_t *pids, size_t n)
 	for (size_t i = 0; i < n; i++)
 		json_array_append_new(list, json_integer(pids[i]));
 	return list;
-}
-
-/* The list @key of @reply, if it has one entry for each of @pids in their order. */
-static json_t *find_list(json_t *reply, const char *key, const pid_t *pids, size_t n)
-{
-	json_t *list = json_object_get(reply, key);
-
-	if (!json_is_array(list) || json_array_size(list) != n)
-		return NULL;
-	for (size_t i = 0; i < n; i++)
-		if (json_integer_value(json_object_get(json_array_get(list, i), "pid")) != pids[i])
-			return NULL;
-	return list;
-}
-
-static int parse_state(json_t *o, enum dev_state *ret, struct brumate_error *err)
-{
-	const char *name = json_string_value(json_object_get(o, "state"));
-
-	if (!name)
-		return fail_reply("state", err);
-	*ret = dev_state_parse(name);
-	return 0;
-}
-
-static int parse_process(json_t *o, struct dev_process *ret, struct brumate_error *err)
-{
-	json_t *gpus = json_object_get(o, "gpus"), *bytes = json_object_get(o, "gpu_bytes");
-	int64_t tid = 0;
-	int r = parse_state(o, &ret->state, err);
-
-	if (r == 0)
-		r = wire_get_int(o, "restore_tid", 0, INT32_MAX, &tid, err);
-	if (r == 0)
-		r = get_bytes(o, "used_bytes", &ret->used_bytes, err);
-	if (r < 0)
-		return r;
-	if (json_array_size(gpus) > DEV_GPUS_MAX)
-		return fail_reply("gpus", err);
-	ret->restore_tid = (pid_t)tid;
-	for (ret->n_gpus = 0; ret->n_gpus < json_array_size(gpus); ret->n_gpus++) {
-		const char *uuid = json_string_value(json_array_get(gpus, ret->n_gpus));
-
-		if (!uuid || strlen(uuid) >= DEV_UUID_TEXT_BYTES)
-			return fail_reply("gpus", err);
-		strcpy(ret->gpus[ret->n_gpus], uuid);
-		ret->gpu_bytes[ret->n_gpus] =
-			(uint64_t)json_integer_value(json_array_get(bytes, ret->n_gpus));
-	}
-	return 0;
 }
 
 int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n,
@@ -465,11 +325,14 @@ int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n,
 	if (r < 0)
 		return r;
 
-	json_t *list = find_list(reply, "processes", pids, n);
-	if (!list)
-		return fail_reply("processes", err);
+	struct broker_processes all = { 0 };
+	r = decode_answer(BROKER_PROCESSES, &all, reply, err);
 	for (size_t i = 0; i < n && r == 0; i++)
-		r = parse_process(json_array_get(list, i), &ret[i], err);
+		if (all.n != n || all.items[i].pid != pids[i])
+			r = fail_reply("processes", err);
+	if (r == 0)
+		memcpy(ret, all.items, n * sizeof(*ret));
+	free(all.items);
 	return r;
 }
 
@@ -531,24 +394,6 @@ int broker_client_yield(struct broker_client *b, struct brumate_error *err)
 			   err);
 }
 
-static int parse_outcome(json_t *o, struct broker_outcome *ret, struct brumate_error *err)
-{
-	int64_t number = 0;
-	int r = copy_text(o, "result_name", ret->result.name, sizeof(ret->result.name), err);
-
-	if (r == 0 && !json_is_integer(json_object_get(o, "result")))
-		r = fail_reply("result", err);
-	if (r == 0)
-		r = wire_get_int(o, "result", INT32_MIN, INT32_MAX, &number, err);
-	if (r == 0)
-		r = parse_state(o, &ret->state, err);
-	if (r < 0)
-		return r;
-	ret->result.number = (int)number;
-	ret->seconds = json_number_value(json_object_get(o, "seconds"));
-	return 0;
-}
-
 static json_t *act_to_json(enum dev_action action, const pid_t *pids, size_t n, uint32_t timeout_ms,
 			   const struct dev_gpu_pair *pairs, size_t n_pairs)
 {
@@ -573,10 +418,13 @@ int broker_client_act(struct broker_client *b, enum dev_action action, const pid
 	if (r < 0)
 		return r;
 
-	json_t *list = find_list(reply, "outcomes", pids, n);
-	if (!list)
-		return fail_reply("outcomes", err);
+	struct broker_outcomes all = { 0 };
+	r = decode_answer(BROKER_OUTCOMES, &all, reply, err);
 	for (size_t i = 0; i < n && r == 0; i++)
-		r = parse_outcome(json_array_get(list, i), &ret[i], err);
+		if (all.n != n || all.items[i].pid != pids[i])
+			r = fail_reply("outcomes", err);
+	if (r == 0)
+		memcpy(ret, all.items, n * sizeof(*ret));
+	free(all.items);
 	return r;
 }

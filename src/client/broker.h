@@ -9,6 +9,7 @@
 #include "client/peer.h"
 #include "gpu/vendor.h"
 #include "wire/agent.h"
+#include "wire/broker-answers.h"
 #include "wire/wire.h"
 
 struct broker_client {
@@ -20,39 +21,6 @@ struct broker_client {
 };
 
 #define BROKER_CLIENT_EMPTY ((struct broker_client){ .wire = { .fd = -1 } })
-
-/** The result of an action on one process. result.number -1, name "TIMEOUT": still under way. */
-struct broker_outcome {
-	struct dev_result result;
-	double seconds;
-	enum dev_state state;
-};
-
-/** Room for host copies. */
-struct broker_room {
-	uint64_t
-		free_bytes; /* of memory_bytes, that the broker has and gives back when memory is short */
-	uint64_t memory_bytes; /* pinned or not */
-	uint64_t disk_bytes;   /* beyond that, in */
-	char disk[1024];       /* this directory */
-};
-
-/** Device memory that the broker has copied since it started, of one GPU. */
-struct broker_moved {
-	uint64_t out_bytes, in_bytes;	    /* to the host, and back */
-	uint64_t written_bytes, read_bytes; /* of these, to and from a disk */
-};
-
-/** All that Info tells. */
-struct broker_info {
-	char backend[32];
-	struct dev_info device;
-	pid_t pid;
-	size_t n_gpus;
-	struct dev_gpu gpus[DEV_GPUS_MAX];
-	struct broker_moved moved[DEV_GPUS_MAX]; /* of each of them */
-	struct broker_room room;
-};
 
 /**
  * Connects to the broker of @kind, starting it where there is none, and learns its pid.

@@ -155,8 +155,8 @@ static int describe_gpus(struct op *op, struct brumate_error *err)
 		snprintf(m->gpus[i].name, sizeof(m->gpus[i].name), "%s", gpu->name);
 		m->gpus[i].used_bytes = gpu->bytes;
 		for (size_t k = 0; k < info->n_gpus; k++)
-			if (!strcmp(info->gpus[k].uuid, gpu->uuid))
-				m->gpus[i].total_bytes = info->gpus[k].total_bytes;
+			if (!strcmp(info->gpus[k].gpu.uuid, gpu->uuid))
+				m->gpus[i].total_bytes = info->gpus[k].gpu.total_bytes;
 	}
 	return 0;
 }

@@ -13,11 +13,14 @@
 #include "base/hex.h"
 #include "base/log.h"
 
-static const char *const state_names[DEV_STATE__MAX] = {
+const char *const dev_state_names[DEV_STATE__MAX] = {
 	[DEV_STATE_NONE] = "none",     [DEV_STATE_RUNNING] = "running",
 	[DEV_STATE_LOCKED] = "locked", [DEV_STATE_CHECKPOINTED] = "checkpointed",
 	[DEV_STATE_FAILED] = "failed", [DEV_STATE_UNKNOWN] = "unknown",
 };
+
+const char *const dev_feature_names[DEV_N_FEATURES] = { "checkpoint", "remap", "job-file",
+							"legacy-ipc", "custom-storage" };
 
 static const char *const action_names[DEV_ACTION__MAX] = {
 	[DEV_LOCK] = "lock",
@@ -28,15 +31,7 @@ static const char *const action_names[DEV_ACTION__MAX] = {
 
 const char *dev_state_name(enum dev_state state)
 {
-	return state < DEV_STATE__MAX ? state_names[state] : "unknown";
-}
-
-enum dev_state dev_state_parse(const char *name)
-{
-	for (int i = 0; i < DEV_STATE__MAX; i++)
-		if (!strcmp(name, state_names[i]))
-			return (enum dev_state)i;
-	return DEV_STATE_UNKNOWN;
+	return state < DEV_STATE__MAX ? dev_state_names[state] : "unknown";
 }
 
 const char *dev_action_name(enum dev_action action)
@@ -53,24 +48,6 @@ int dev_action_parse(const char *name, enum dev_action *ret)
 		return 0;
 	}
 	return -EINVAL;
-}
-
-const char *dev_feature_name(uint32_t feature)
-{
-	switch (feature) {
-	case DEV_CHECKPOINT:
-		return "checkpoint";
-	case DEV_REMAP:
-		return "remap";
-	case DEV_JOB_FILE:
-		return "job-file";
-	case DEV_LEGACY_IPC:
-		return "legacy-ipc";
-	case DEV_CUSTOM_STORAGE:
-		return "custom-storage";
-	default:
-		return NULL;
-	}
 }
 
 /* A fault point simulates that the driver's call fails before it has any effect. */

@@ -16,6 +16,7 @@ enum {
 	DEV_UUID_TEXT_BYTES = 48, /* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
 	DEV_NAME_BYTES = 96,
 	DEV_GPUS_MAX = 64,
+	DEV_N_FEATURES = 5,
 };
 
 /** Features beyond the required minimum; bits of dev_info.features. gpu/vendor.h says since which driver. */
@@ -60,6 +61,7 @@ struct dev_gpu_pair {
 };
 
 struct dev_process {
+	pid_t pid; /* 0: not filled in */
 	enum dev_state state;
 	pid_t restore_tid; /* 0: none */
 	uint64_t used_bytes;
@@ -135,9 +137,8 @@ void dev_uuid_format(char ret[static DEV_UUID_TEXT_BYTES],
 /** Parses it; also accepts upper case, and no prefix or that of a part of a GPU. Returns 0 or -EINVAL. Pure. */
 int dev_uuid_parse(uint8_t ret[static DEV_UUID_BYTES], const char *text);
 
-/** "checkpoint", "remap" ...; @feature: one bit. NULL if unknown. */
-const char *dev_feature_name(uint32_t feature);
+extern const char *const dev_feature_names[DEV_N_FEATURES]; /* of its bits, the lowest first */
+extern const char *const dev_state_names[DEV_STATE__MAX];
 const char *dev_state_name(enum dev_state state);
-enum dev_state dev_state_parse(const char *name); /* DEV_STATE_UNKNOWN if unknown */
 const char *dev_action_name(enum dev_action action);
 int dev_action_parse(const char *name, enum dev_action *ret); /* 0, -EINVAL */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "wire/broker-answers.h"
 #include "wire/wire.h"
 
 #define SUSPEND	   REQUEST_SUSPEND
@@ -159,30 +160,8 @@ static int decode_text(char *ret, const struct request_option *o, const char *te
 	return 0;
 }
 
-static int decode_pairs(struct request *ret, json_t *list, struct brumate_error *err)
-{
-	size_t n = json_array_size(list);
-
-	if (!n)
-		return 0;
-	if (n > DEV_GPUS_MAX || !(ret->pairs = calloc(n, sizeof(*ret->pairs))))
-		return wire_fail_parameter(err, "gpu_map", "too many pairs");
-	for (size_t i = 0; i < n; i++) {
-		const char *from, *to;
-		json_t *pair = json_array_get(list, i);
-		int r;
-
-		if ((r = wire_need_string(pair, "from", &from, err)) < 0 ||
-		    (r = wire_need_string(pair, "to", &to, err)) < 0)
-			return r;
-		if (strlen(from) >= DEV_UUID_TEXT_BYTES || strlen(to) >= DEV_UUID_TEXT_BYTES)
-			return wire_fail_parameter(err, "gpu_map", "not the UUID of a GPU");
-		strcpy(ret->pairs[i].from, from);
-		strcpy(ret->pairs[i].to, to);
-	}
-	ret->n_pairs = n;
-	return 0;
-}
+static const struct schema_field pairs_field =
+	LIST(struct request, "gpu_map", pairs, n_pairs, broker_pair_fields, DEV_GPUS_MAX);
 
 static int decode_key(struct store_key *ret, char *text, struct brumate_error *err)
 {
@@ -192,10 +171,11 @@ static int decode_key(struct store_key *ret, char *text, struct brumate_error *e
 	return r;
 }
 
-/* @value has been checked. */
-static int decode_option(struct request *ret, const struct request_option *o, json_t *value,
+/* Its value has been checked. */
+static int decode_option(struct request *ret, const struct request_option *o, json_t *parameters,
 			 struct brumate_error *err)
 {
+	json_t *value = json_object_get(parameters, o->name);
 	void *at = request_at(ret, o);
 
 	switch (o->type) {
@@ -206,7 +186,7 @@ static int decode_option(struct request *ret, const struct request_option *o, js
 		*(uint32_t *)at = (uint32_t)json_integer_value(value);
 		return 0;
 	case REQUEST_GPU_MAP:
-		return decode_pairs(ret, value, err);
+		return wire_get_field(parameters, &pairs_field, ret, err);
 	case REQUEST_KEY:
 		return decode_key(at, (char *)json_string_value(value), err);
 	default:
@@ -222,7 +202,7 @@ int request_decode(struct request *ret, unsigned where, json_t *parameters,
 		int r = check_option(o, parameters, err);
 
 		if (r == 0 && value && !json_is_null(value))
-			r = decode_option(ret, o, value, err);
+			r = decode_option(ret, o, parameters, err);
 		if (r < 0)
 			return r;
 	}

@@ -489,7 +489,7 @@ static void check_driver(struct doctor *d)
 
 	json_t *gpus = json_array();
 	for (size_t i = 0; i < info.n_gpus; i++)
-		check_gpu(d, i, &info.gpus[i], gpus);
+		check_gpu(d, i, &info.gpus[i].gpu, gpus);
 	fact(d, "gpus", gpus);
 	d->room = info.room;
 	if (!info.n_gpus)

@@ -7,9 +7,8 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
-
-#include "base/schema.h"
 
 void wire_message_fini(struct wire_message *m)
 {
@@ -167,4 +166,16 @@ int wire_get_object(json_t *o, const char *key, json_t **ret, struct brumate_err
 		return wire_fail_parameter(err, key, "must be an object");
 	*ret = v;
 	return 0;
+}
+
+int wire_get_field(json_t *o, const struct schema_field *field, void *base,
+		   struct brumate_error *err)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	const int r = member(o, field->name) ? schema_decode(field, 1, base, o, 0, &why) : 0;
+
+	if (r == -EBADMSG) /* "NAME: expected ..." */
+		return wire_fail_parameter(err, field->name,
+					   why.text + strlen(field->name) + strlen(": "));
+	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }

@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "base/schema.h"
 
 enum {
 	WIRE_MESSAGE_BYTES_MAX = 16 << 20, /* a longer message is refused with -EMSGSIZE */
@@ -189,6 +190,9 @@ int wire_get_bool(json_t *o, const char *key, bool *ret, struct brumate_error *e
 /** Missing or null: *ret = NULL. @ret borrowed. */
 int wire_get_array(json_t *o, const char *key, json_t **ret, struct brumate_error *err);
 int wire_get_object(json_t *o, const char *key, json_t **ret, struct brumate_error *err);
+/** By a row of a table (base/schema.h) into the structure @base. Missing or null leaves it as it is. */
+int wire_get_field(json_t *o, const struct schema_field *field, void *base,
+		   struct brumate_error *err);
 
 /** Converts @text, any bytes, to a JSON string (owned): bytes that are not UTF-8 become '?'. */
 json_t *wire_string(const char *text);

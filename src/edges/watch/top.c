@@ -166,16 +166,16 @@ static const struct broker_moved *moved_before(const struct top *t, int kind, co
 	const struct broker_info *b = t->before.brokers[kind];
 
 	for (size_t i = 0; b && b->pid == t->now.brokers[kind]->pid && i < b->n_gpus; i++)
-		if (!strcmp(b->gpus[i].uuid, uuid))
-			return &b->moved[i];
+		if (!strcmp(b->gpus[i].gpu.uuid, uuid))
+			return &b->gpus[i].moved;
 	return NULL;
 }
 
 static void add_gpu_row(struct table *table, const struct top *t, int kind, size_t i)
 {
 	const struct broker_info *b = t->now.brokers[kind];
-	const struct dev_gpu *gpu = &b->gpus[i];
-	const struct broker_moved *moved = &b->moved[i];
+	const struct dev_gpu *gpu = &b->gpus[i].gpu;
+	const struct broker_moved *moved = &b->gpus[i].moved;
 	const struct broker_moved *before = moved_before(t, kind, gpu->uuid);
 	const uint64_t spilled = before ? before->written_bytes + before->read_bytes : 0;
 	char number[WORD_BYTES], used[WORD_BYTES], total[WORD_BYTES], memory[3 * WORD_BYTES];

@@ -44,7 +44,7 @@ static void test_info(struct broker_info *info)
 	CHECK(info->device.api_version == 13000);
 	CHECK(!strncmp(info->device.driver_version, "580.", 4));
 	CHECK(info->device.features == (DEV_CHECKPOINT | DEV_REMAP));
-	CHECK(info->n_gpus == 2 && strcmp(info->gpus[0].uuid, info->gpus[1].uuid));
+	CHECK(info->n_gpus == 2 && strcmp(info->gpus[0].gpu.uuid, info->gpus[1].gpu.uuid));
 	CHECK(broker_client_gpus(&b, gpus, &n, NULL) == 0 && n == 2);
 	CHECK(gpus[0].total_bytes > 0 && gpus[0].used_bytes == 0 && !gpus[0].partitioned);
 }
@@ -70,7 +70,7 @@ static void test_cycle_onto_the_other_gpu(const struct node_target *t,
 	struct dev_gpu_pair pair;
 
 	CHECK(broker_client_state(&b, &t->pid, 1, &p, NULL) == 0);
-	CHECK_STR(p.gpus[0], info->gpus[0].uuid);
+	CHECK_STR(p.gpus[0], info->gpus[0].gpu.uuid);
 	CHECK(act(t->pid, DEV_LOCK, 5000) == 0);
 	CHECK(state_of(t->pid) == DEV_STATE_LOCKED);
 	CHECK(broker_client_act(&b, DEV_DO_CHECKPOINT, &t->pid, 1, 5000, NULL, 0, &o, NULL) == 0);
@@ -78,13 +78,13 @@ static void test_cycle_onto_the_other_gpu(const struct node_target *t,
 	CHECK_STR(o.result.name, "CUDA_SUCCESS");
 	CHECK(broker_client_state(&b, &t->pid, 1, &p, NULL) == 0 && p.used_bytes == 0);
 
-	strcpy(pair.from, info->gpus[0].uuid);
-	strcpy(pair.to, info->gpus[1].uuid);
+	strcpy(pair.from, info->gpus[0].gpu.uuid);
+	strcpy(pair.to, info->gpus[1].gpu.uuid);
 	CHECK(broker_client_act(&b, DEV_RESTORE, &t->pid, 1, 5000, &pair, 1, &o, NULL) == 0);
 	CHECK(o.result.number == 0 && o.state == DEV_STATE_LOCKED);
 	CHECK(act(t->pid, DEV_UNLOCK, 5000) == 0);
 	CHECK(broker_client_state(&b, &t->pid, 1, &p, NULL) == 0 && p.n_gpus == 1);
-	CHECK_STR(p.gpus[0], info->gpus[1].uuid);
+	CHECK_STR(p.gpus[0], info->gpus[1].gpu.uuid);
 	target_check(t);
 }
 

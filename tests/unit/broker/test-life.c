@@ -264,8 +264,8 @@ static void test_old_driver(void)
 	setenv("BRUMATE_SIM_DRIVER", "570", 1);
 	open_broker(&b);
 	CHECK(broker_client_info(&b, &info, NULL) == 0 && info.device.features == DEV_CHECKPOINT);
-	strcpy(pair.from, info.gpus[0].uuid);
-	strcpy(pair.to, info.gpus[1].uuid);
+	strcpy(pair.from, info.gpus[0].gpu.uuid);
+	strcpy(pair.to, info.gpus[1].gpu.uuid);
 	CHECK(broker_client_act(&b, DEV_RESTORE, &pid, 1, 1000, &pair, 1, &o, &err) == -EOPNOTSUPP);
 	CHECK(strstr(err.text, "570"));
 	end_broker(&b);

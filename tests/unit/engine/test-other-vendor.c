@@ -76,7 +76,7 @@ static void check_info(struct broker_client *client)
 	CHECK_STR(info->backend, "other");
 	CHECK_STR(info->device.driver_version, "6.16");
 	CHECK(info->device.features == 0 && info->n_gpus == 1);
-	CHECK_STR(info->gpus[0].uuid, OTHER_UUID);
+	CHECK_STR(info->gpus[0].gpu.uuid, OTHER_UUID);
 }
 
 /* @digests: they are computed on the device, and zeros are not copied. */

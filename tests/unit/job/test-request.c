@@ -167,11 +167,11 @@ static void test_refusals(void)
 	check_refused(REQUEST_CHECKPOINT, "{\"dir\": \"/s\"}", "parameter 'id': is missing");
 	check_refused(REQUEST_CHECKPOINT, "{\"id\": \"a\"}", "parameter 'dir': is missing");
 	check_refused(REQUEST_RESUME, "{\"gpu_map\": [{\"from\": \"GPU-a\"}]}",
-		      "parameter 'to': is missing");
+		      "parameter 'gpu_map': item 0: to is missing");
 	check_refused(REQUEST_RESUME,
 		      "{\"gpu_map\": [{\"from\": \"GPU-a\", \"to\": "
 		      "\"GPU-0000000000000000000000000000000000000000000000\"}]}",
-		      "parameter 'gpu_map': not the UUID of a GPU");
+		      "parameter 'gpu_map': item 0: to: longer than 47 bytes");
 	snprintf(too_long, sizeof(too_long), "{\"dir\": \"/s\", \"key_file\": \"/%0*d\"}", 1100, 0);
 	check_refused(REQUEST_SCHEDULE, too_long, "parameter 'key_file': is too long");
 }

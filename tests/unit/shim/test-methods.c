@@ -90,7 +90,7 @@ static void test_bad_parameters(struct served *s)
 		{ "Suspend", "{\"timeout_ms\": -1}", "'timeout_ms': -1 is not between" },
 		{ "Suspend", "{\"park\": \"yes\"}", "'park': must be true or false" },
 		{ "Resume", "{\"gpu_map\": 5}", "'gpu_map': must be an array" },
-		{ "Resume", "{\"gpu_map\": [{\"from\": \"GPU-a\"}]}", "'to': is missing" },
+		{ "Resume", "{\"gpu_map\": [{\"from\": \"GPU-a\"}]}", "item 0: to is missing" },
 		{ "Checkpoint", "{\"dir\": \"/s\"}", "'id': is missing" },
 		{ "Checkpoint", "{\"id\": \"a\"}", "'dir': is missing" },
 		{ "Checkpoint", "{\"id\": \"a\", \"dir\": \"/s\", \"compress\": \"best\"}",
