@@ -228,6 +228,7 @@ static const struct key {
 	{ "Run", "DataPath", KIND_DATA_PATH, offsetof(struct brumate_conf, data_path) },
 	{ "Serve", "IdleAfter", KIND_DURATION, offsetof(struct brumate_conf, serve_idle_after_ms) },
 	{ "Serve", "Memory", KIND_BYTES, offsetof(struct brumate_conf, serve_memory_bytes) },
+	{ "Serve", "Slice", KIND_DURATION, offsetof(struct brumate_conf, serve_slice_ms) },
 	{ "Hooks", "BeforeSuspend", KIND_PATH, offsetof(struct brumate_conf, hook_before_suspend) },
 	{ "Hooks", "AfterResume", KIND_PATH, offsetof(struct brumate_conf, hook_after_resume) },
 	{ "Hooks", "AfterRestore", KIND_PATH, offsetof(struct brumate_conf, hook_after_restore) },

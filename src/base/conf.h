@@ -93,6 +93,8 @@ struct brumate_conf {
 	uint64_t serve_idle_after_ms; /* IdleAfter=5m: how long one is not asked before it leaves */
 	uint64_t
 		serve_memory_bytes; /* Memory=0: of copies of those that sleep, before one goes to disk; 0 = no limit */
+	uint64_t
+		serve_slice_ms; /* Slice=5m: of time, after which a job of `share` leaves for the next */
 	struct conf_member *members; /* [Serve NAME]; owned */
 	size_t n_members;
 
@@ -124,6 +126,7 @@ struct brumate_conf {
 				.hook_timeout_ms = 10000,      \
 				.min_resident_ms = 2000,       \
 				.serve_idle_after_ms = 300000, \
+				.serve_slice_ms = 300000,      \
 				.log_bytes = 1ull << 30,       \
 				.spare_copy = true,            \
 				.prepare = true,               \

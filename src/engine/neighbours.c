@@ -65,11 +65,9 @@ uint64_t neighbour_idle_ms(const struct job *j)
 
 static void look_at_last_operation(struct neighbour *ret, const struct job *j)
 {
-	auto_free char *path = path_format("%s/last.json", j->dir);
 	auto_json json_t *summary = job_last_summary(j);
-	struct stat st;
 
-	ret->resident_ms = path && stat(path, &st) == 0 ? since_ms(&st.st_mtim) : UINT64_MAX;
+	ret->resident_ms = job_since_last_ms(j);
 	ret->cost_ms = (uint64_t)(json_number_value(json_object_get(summary, "seconds")) * 1000);
 }
 

@@ -844,6 +844,19 @@ json_t *job_last_summary(const struct job *j)
 	return json_loads(text, 0, NULL);
 }
 
+uint64_t job_since_last_ms(const struct job *j)
+{
+	auto_free char *path = path_format("%s/last.json", j->dir);
+	const uint64_t now_ns = clock_wall_ns();
+	struct stat st;
+
+	if (!path || stat(path, &st) < 0)
+		return UINT64_MAX;
+	const uint64_t then_ns =
+		(uint64_t)st.st_mtim.tv_sec * NS_PER_S + (uint64_t)st.st_mtim.tv_nsec;
+	return now_ns > then_ns ? (now_ns - then_ns) / NS_PER_MS : 0;
+}
+
 /* A checkpoint has its name only once it is complete. 1, 0, or -errno. */
 static int is_saved(const struct job *j)
 {

@@ -138,6 +138,9 @@ uint64_t schedule_left_ms(const struct job_schedule *schedule, uint64_t now_ms);
 /** Summary of the last operation (owned), NULL if there is none. */
 json_t *job_last_summary(const struct job *j);
 
+/** Milliseconds since its last operation; UINT64_MAX: there was none. */
+uint64_t job_since_last_ms(const struct job *j);
+
 /* ---- for the shim ---- */
 
 /** Where the agents of the job's processes listen: $BRUMATE_RUNTIME_DIR/agents/ID. Owned. */

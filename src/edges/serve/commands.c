@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The row of `brumate serve`: linked by `brumate` too, for help and completion. */
+/* The rows of `brumate serve` and `share`: linked by `brumate` too, for help and completion. */
 #include <stddef.h>
 
 #include "cli/options.h"
@@ -26,6 +26,31 @@ const struct command serve_command = {
 	COMPLETES_NOTHING,
 	NULL,
 	serve_options,
+	NULL,
+	"brumate-serve",
+};
+
+static const struct option_spec share_options[] = {
+	VALUE(OPT_SLICE, "slice", 0, "TIME", COMPLETES_NOTHING,
+	      "how long each of them has its GPUs (default: Slice=)"),
+	VALUE(OPT_LABEL, "label", 0, "KEY=VALUE", COMPLETES_LABEL,
+	      "all jobs with this label, in the place of JOB...; may be repeated"),
+	FLAG(OPT_DRY_RUN, "dry-run", 0, "show what would be done now, and end"),
+	END,
+};
+
+const struct command share_command = {
+	"share",
+	NULL,
+	"timeslice rotate turns",
+	"[JOB...]",
+	"have jobs take turns on the GPUs that they share",
+	0,
+	-1,
+	false,
+	COMPLETES_LIVING,
+	NULL,
+	share_options,
 	NULL,
 	"brumate-serve",
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The program brumate-serve: runs `brumate serve`. */
+/* The program brumate-serve: runs `brumate serve` and `share`. */
 #include <stddef.h>
 
 #include "edges/serve/options.h"
@@ -8,6 +8,7 @@ int main(int argc, char **argv)
 {
 	static const struct edge_verb own[] = {
 		{ "serve", verb_serve },
+		{ "share", verb_share },
 		{ NULL, NULL },
 	};
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 /*
- * `brumate serve`: looks at the jobs of `run --wake` once a second, and suspends those that nobody asks. A policy and no truth: what it
- * knows it reads from the records, so that it may be killed at any moment and started again; the servers come back by
- * themselves. Those whose copies do not fit in Memory= go to disk, with their ports held by their shims. All that it remembers is since when
- * it saw a job run or sleep, and what failed lately.
+ * `brumate serve` looks at the jobs of `run --wake` once a second, and suspends those that nobody asks; `brumate share` has other jobs take
+ * turns on the GPUs that they share. Policies and no truth: what they
+ * know they read from the records, so that they may be killed at any moment and started again; servers come back by
+ * themselves. Those whose copies do not fit in Memory= go to disk, with their ports held by their shims. All that is remembered is since when
+ * a job was seen to run or sleep, and what failed lately.
  */
 #include "cli/arguments.h"
 #include "cli/client.h"
@@ -25,6 +26,10 @@
 
 enum {
 	LOOK_MS = 1000,
+	SHARE_LOOK_MS = 250,   /* servers wait for the jobs that share */
+	SERVER_WAITS_MS = 500, /* then other servers that could leave for it have been asked to */
+	SLICE_MS_MIN = 1000,
+	GPUS_MAX = 63, /* that are distinguished */
 	FIRST_PAUSE_MS = 2000,
 	LAST_PAUSE_MS = 300000,
 	IDLE_AFTER_MS_MIN = 2000, /* what is known of the last use is known to within a second */
@@ -41,7 +46,16 @@ struct seen {
 };
 
 struct serve {
-	uint64_t idle_after_ms;	  /* --idle-after; 0: as the configuration says */
+	bool shares;		/* `brumate share`, not `brumate serve` */
+	uint64_t idle_after_ms; /* --idle-after; 0: as the configuration says */
+	uint64_t slice_ms;	/* --slice; the same */
+	char (*jobs)
+		[JOB_ID_BYTES]; /* that share, by their ids; owned. None: those with the labels */
+	size_t n_jobs;
+	char (*gpus)[MANIFEST_UUID_BYTES]; /* that were seen; owned */
+	size_t n_gpus;
+	size_t n_alive;		  /* of jobs that share, at the last look */
+	bool changed;		  /* a job has come, left or ended since the last look but one */
 	struct brumate_conf conf; /* read at each look */
 	json_t *labels;		  /* borrowed; NULL: any */
 	struct seen *seen;	  /* owned */
@@ -52,6 +66,8 @@ struct serve {
 
 static void serve_fini(struct serve *s)
 {
+	free(s->jobs);
+	free(s->gpus);
 	free(s->seen);
 	free(s->servers);
 	conf_fini(&s->conf);
@@ -68,6 +84,20 @@ static struct seen *find_seen(struct serve *s, const char *id)
 	return NULL;
 }
 
+/* One that has never been seen is as it is since its last operation, or its start. */
+static uint64_t first_changed_ns(const char *id)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	const uint64_t now_ns = clock_now_ns(), wall_ms = clock_wall_ns() / NS_PER_MS;
+	uint64_t ms = UINT64_MAX, created_ms;
+
+	if (job_load(&j, id, NULL) == 0)
+		ms = job_since_last_ms(&j);
+	if (ms == UINT64_MAX && j.created[0] && clock_parse_stamp(&created_ms, j.created) == 0)
+		ms = wall_ms > created_ms ? wall_ms - created_ms : 0;
+	return ms < now_ns / NS_PER_MS ? now_ns - ms * NS_PER_MS : 0;
+}
+
 /* NULL without memory. */
 static struct seen *remember(struct serve *s, const char *id, bool is_running)
 {
@@ -79,11 +109,14 @@ static struct seen *remember(struct serve *s, const char *id, bool is_running)
 	s->seen = more;
 	if (!one) {
 		one = &s->seen[s->n_seen++];
-		*one = (struct seen){ .is_running = is_running };
+		*one = (struct seen){ .is_running = is_running,
+				      .changed_ns = first_changed_ns(id) };
 		snprintf(one->id, sizeof(one->id), "%s", id);
 	}
-	if (is_running != one->is_running)
+	if (is_running != one->is_running) {
 		one->changed_ns = clock_now_ns();
+		s->changed = true;
+	}
 	one->is_running = is_running;
 	one->is_there = true;
 	return one;
@@ -129,11 +162,58 @@ static uint64_t idle_after_ms(const struct serve *s)
 							       : IDLE_AFTER_MS_MIN;
 }
 
+/* The bit of one; beyond so many, one is taken for all. */
+static uint64_t gpu_bit(struct serve *s, const char *uuid)
+{
+	char one[MANIFEST_UUID_BYTES];
+	size_t i = 0;
+
+	while (i < s->n_gpus && strcmp(s->gpus[i], uuid) != 0)
+		i++;
+	snprintf(one, sizeof(one), "%s", uuid);
+	if (i == s->n_gpus) {
+		void *more = i < GPUS_MAX ? array_room(s->gpus, i, sizeof(one)) : NULL;
+
+		if (!more)
+			return UINT64_MAX;
+		s->gpus = more;
+		memcpy(s->gpus[s->n_gpus++], one, sizeof(one));
+	}
+	return 1ull << i;
+}
+
+static uint64_t gpus_of(struct serve *s, json_t *job, bool is_suspended)
+{
+	json_t *list = json_object_get(job, is_suspended ? "needs" : "gpus"), *gpu;
+	uint64_t bits = json_is_array(list) ? 0 : UINT64_MAX;
+	size_t i;
+
+	json_array_foreach (list, i, gpu)
+		bits |= gpu_bit(s, text_of(gpu, "uuid"));
+	return bits;
+}
+
+/* A server is none: it would come back by itself. */
+static bool is_share(const struct serve *s, json_t *job)
+{
+	bool named = !s->n_jobs && has_labels(job, s->labels);
+
+	for (size_t i = 0; i < s->n_jobs; i++)
+		named |= !strcmp(s->jobs[i], text_of(job, "id"));
+	return s->shares && named && !has_label(job, JOB_WAKE_LABEL, JOB_WAKE_LABEL_YES);
+}
+
+static bool is_server(const struct serve *s, json_t *job)
+{
+	return has_label(job, JOB_WAKE_LABEL, JOB_WAKE_LABEL_YES) &&
+	       (s->shares || has_labels(job, s->labels));
+}
+
 static int add_server(struct serve *s, json_t *job)
 {
 	const bool is_running = !strcmp(text_of(job, "state"), "running"),
 		   is_suspended = !strcmp(text_of(job, "state"), "suspended");
-	json_t *idle = json_object_get(job, "idle_ms");
+	json_t *idle = json_object_get(job, "idle_ms"), *waits = json_object_get(job, "waits_ms");
 	struct seen *seen = remember(s, text_of(job, "id"), is_running);
 	struct served *more = array_room(s->servers, s->n_servers, sizeof(*more));
 	const uint64_t now_ns = clock_now_ns();
@@ -147,6 +227,9 @@ static int add_server(struct serve *s, json_t *job)
 	*it = (struct served){
 		.is_running = is_running,
 		.is_suspended = is_suspended,
+		.shares = is_share(s, job),
+		.waits = json_integer_value(waits) >= SERVER_WAITS_MS,
+		.gpus = s->shares ? gpus_of(s, job, is_suspended) : 0,
 		.is_pinned = member.pin == CONF_PIN_UNSET
 				     ? has_label(job, JOB_PIN_LABEL, JOB_WAKE_LABEL_YES)
 				     : member.pin == CONF_PIN_YES,
@@ -162,6 +245,8 @@ static int add_server(struct serve *s, json_t *job)
 	};
 	snprintf(it->id, sizeof(it->id), "%s", text_of(job, "id"));
 	snprintf(it->name, sizeof(it->name), "%s", text_of(job, "name"));
+	s->n_alive += it->shares && json_is_null(json_object_get(job, "ended")) &&
+		      strcmp(text_of(job, "state"), "checkpointed") != 0;
 	return 0;
 }
 
@@ -173,9 +258,18 @@ static void forget(struct serve *s)
 	for (size_t i = 0; i < s->n_seen; i++)
 		if (s->seen[i].is_there)
 			s->seen[kept++] = s->seen[i];
+	s->changed |= kept != s->n_seen;
 	s->n_seen = kept;
 	if (!kept)
 		cleanup_free(&s->seen);
+}
+
+/* Where a job has left, there may be room for those that have found none. */
+static void try_again_at_once(struct serve *s)
+{
+	for (size_t i = 0; s->shares && s->changed && i < s->n_seen; i++)
+		s->seen[i].again_ns = 0;
+	s->changed = false;
 }
 
 static int look(struct serve *s, struct brumate_error *err)
@@ -189,28 +283,30 @@ static int look(struct serve *s, struct brumate_error *err)
 		r = client_ask("List", p, &reply, err);
 
 	cleanup_free(&s->servers);
-	s->n_servers = 0;
+	s->n_servers = s->n_alive = 0;
 	for (i = 0; i < s->n_seen; i++)
 		s->seen[i].is_there = false;
 	json_array_foreach (json_object_get(reply, "jobs"), i, job)
-		if (r == 0 && has_label(job, JOB_WAKE_LABEL, JOB_WAKE_LABEL_YES) &&
-		    has_labels(job, s->labels) && add_server(s, job) < 0)
+		if (r == 0 && (is_server(s, job) || is_share(s, job)) && add_server(s, job) < 0)
 			r = brumate_fail(err, ENOMEM, "%m");
-	if (r == 0)
+	if (r == 0) {
 		forget(s);
+		try_again_at_once(s);
+	}
 	return r;
 }
 
 /* ---- doing ---- */
 
-static void note_decision(const struct served *it, const char *what, const char *reason)
+static void note_decision(const struct serve *s, const struct served *it, const char *what,
+			  const char *reason)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
 
 	if (job_load(&j, it->id, NULL) == 0)
-		event_add(
-			&j.target, "decided",
-			json_pack("{s:s,s:s,s:s}", "by", "serve", "what", what, "reason", reason));
+		event_add(&j.target, "decided",
+			  json_pack("{s:s,s:s,s:s}", "by", s->shares ? "share" : "serve", "what",
+				    what, "reason", reason));
 	print_note("%s %s: %s", what, it->name, reason);
 }
 
@@ -248,18 +344,33 @@ static int note_result(struct serve *s, const struct served *it, const char *wha
 	return r == -ECANCELED ? 0 : 1;
 }
 
-static int suspend(struct serve *s, const struct decision *d, int stop_fd,
-		   struct brumate_error *err)
+/* @method is what @what says: "Suspend", "Resume". */
+static int call(struct serve *s, const struct served *it, const char *method, const char *what,
+		const char *reason, int stop_fd, struct brumate_error *err)
 {
-	const struct served *it = &s->servers[d->at];
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 	auto_json json_t *p = json_pack("{s:s}", "job", it->id);
 
 	if (!p)
 		return brumate_fail(err, ENOMEM, "%m");
-	note_decision(it, "suspend", d->reason);
-	int r = client_call("Suspend", p, NULL, NULL, stop_fd, NULL, &why);
-	return note_result(s, it, "suspend", r, &why);
+	note_decision(s, it, what, reason);
+	int r = client_call(method, p, NULL, NULL, stop_fd, NULL, &why);
+	return note_result(s, it, what, r, &why);
+}
+
+static int swap(struct serve *s, const struct turn_decision *d, int stop_fd,
+		struct brumate_error *err)
+{
+	const struct served *leaves = &s->servers[d->leaves], *comes = &s->servers[d->comes];
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	auto_json json_t *p = json_pack("{s:s,s:s}", "leaves", leaves->id, "comes", comes->id);
+
+	if (!p)
+		return brumate_fail(err, ENOMEM, "%m");
+	note_decision(s, leaves, "suspend", d->reason);
+	note_decision(s, comes, "resume", d->reason);
+	int r = client_call("Swap", p, NULL, NULL, stop_fd, NULL, &why);
+	return note_result(s, comes, "resume", r, &why);
 }
 
 /* Checkpoints that this makes have names of their own: the one before is removed. */
@@ -289,7 +400,7 @@ static int save(struct serve *s, const struct decision *d, int stop_fd, struct b
 	auto_json json_t *p = json_pack("{s:s,s:b,s:s}", "job", it->id, "wake", 1, "name", id);
 	if (!p)
 		return brumate_fail(err, ENOMEM, "%m");
-	note_decision(it, "checkpoint", d->reason);
+	note_decision(s, it, "checkpoint", d->reason);
 	job_load(&before, it->id, NULL);
 	int r = client_call("Checkpoint", p, NULL, NULL, stop_fd, NULL, &why);
 	if (r == 0 && before.checkpoint)
@@ -297,15 +408,38 @@ static int save(struct serve *s, const struct decision *d, int stop_fd, struct b
 	return note_result(s, it, "checkpoint", r, &why);
 }
 
+static uint64_t slice_ms(const struct serve *s)
+{
+	const uint64_t ms = s->slice_ms ? s->slice_ms : s->conf.serve_slice_ms;
+
+	return ms > SLICE_MS_MIN ? ms : SLICE_MS_MIN;
+}
+
+static int do_next_turn(struct serve *s, int stop_fd, struct brumate_error *err)
+{
+	const struct turn_decision d = share_decide(s->servers, s->n_servers, slice_ms(s));
+
+	if (d.leaves >= 0 && d.comes >= 0)
+		return swap(s, &d, stop_fd, err);
+	if (d.leaves >= 0)
+		return call(s, &s->servers[d.leaves], "Suspend", "suspend", d.reason, stop_fd, err);
+	if (d.comes >= 0)
+		return call(s, &s->servers[d.comes], "Resume", "resume", d.reason, stop_fd, err);
+	return 0;
+}
+
 /* Returns 1 if something was done, so that another look is due. */
 static int do_next(struct serve *s, int stop_fd, struct brumate_error *err)
 {
+	if (s->shares)
+		return do_next_turn(s, stop_fd, err);
 	const struct decision goes = serve_decide(s->servers, s->n_servers, idle_after_ms(s));
 	const struct decision saved =
 		serve_decide_save(s->servers, s->n_servers, s->conf.serve_memory_bytes);
 
 	if (goes.at >= 0)
-		return suspend(s, &goes, stop_fd, err);
+		return call(s, &s->servers[goes.at], "Suspend", "suspend", goes.reason, stop_fd,
+			    err);
 	return saved.at >= 0 ? save(s, &saved, stop_fd, err) : 0;
 }
 
@@ -322,6 +456,16 @@ static void show(const struct serve *s)
 	}
 }
 
+static void show_turn(const struct serve *s)
+{
+	const struct turn_decision d = share_decide(s->servers, s->n_servers, slice_ms(s));
+
+	if (d.leaves >= 0)
+		printf("%s\tsuspend\t%s\n", s->servers[d.leaves].name, d.reason);
+	if (d.comes >= 0)
+		printf("%s\tresume\t%s\n", s->servers[d.comes].name, d.reason);
+}
+
 /* A look that fails is made again: what is in the way may go, and who waits for servers to leave has no other. */
 static int keep_serving(struct serve *s, struct brumate_error *err)
 {
@@ -335,36 +479,86 @@ static int keep_serving(struct serve *s, struct brumate_error *err)
 		struct brumate_error why = BRUMATE_ERROR_NONE;
 		int r = look(s, &why);
 
+		if (r == 0 && s->shares && !s->n_alive)
+			return 0;
 		if (r == 0)
 			r = do_next(s, stop_fd, &why);
 		if (r < 0 && strcmp(why.text, last.text) != 0)
 			print_note("%s", why.text);
 		last = why;
 		if (r <= 0)
-			poll(&stop, 1, LOOK_MS);
+			poll(&stop, 1, s->shares ? SHARE_LOOK_MS : LOOK_MS);
 	}
 	return 0;
+}
+
+/* A time of at least @least_ms; 0 where it is not given. */
+static int get_time(uint64_t *ret_ms, const struct invocation *in, int option, const char *name,
+		    uint64_t least_ms, struct brumate_error *err)
+{
+	int r = in->values[option] ? parse_duration(ret_ms, name, in->values[option], err) : 0;
+
+	if (r == 0 && in->values[option] && *ret_ms < least_ms)
+		r = brumate_fail(err, EINVAL, "%s: expected %d s or more", name,
+				 (int)(least_ms / 1000));
+	return r;
+}
+
+static int begin(struct serve *s, const struct invocation *in, struct brumate_error *err)
+{
+	auto_json json_t *p = json_object();
+	int r = p ? add_labels(p, in, err) : brumate_fail(err, ENOMEM, "%m");
+
+	if (r < 0)
+		return r;
+	s->labels = json_object_get(p, "labels");
+	if (!in->values[OPT_DRY_RUN])
+		return keep_serving(s, err);
+	r = look(s, err);
+	if (r == 0 && s->shares)
+		show_turn(s);
+	else if (r == 0)
+		show(s);
+	return r;
 }
 
 int verb_serve(const struct invocation *in, struct brumate_error *err)
 {
 	auto_(serve_fini) struct serve s = { .conf = BRUMATE_CONF_DEFAULT };
-	auto_json json_t *p = json_object();
-	int r = p ? add_labels(p, in, err) : brumate_fail(err, ENOMEM, "%m");
+	int r = get_time(&s.idle_after_ms, in, OPT_IDLE_AFTER, "--idle-after", IDLE_AFTER_MS_MIN,
+			 err);
 
-	if (r == 0 && in->values[OPT_IDLE_AFTER])
-		r = parse_duration(&s.idle_after_ms, "--idle-after", in->values[OPT_IDLE_AFTER],
-				   err);
-	if (r == 0 && in->values[OPT_IDLE_AFTER] && s.idle_after_ms < IDLE_AFTER_MS_MIN)
-		r = brumate_fail(err, EINVAL, "--idle-after: expected %d s or more",
-				 IDLE_AFTER_MS_MIN / 1000);
+	return r < 0 ? r : begin(&s, in, err);
+}
+
+static int add_job(struct serve *s, const char *word, struct brumate_error *err)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	int r = job_find(&j, word, err);
+	void *more = r == 0 ? array_room(s->jobs, s->n_jobs, sizeof(*s->jobs)) : NULL;
+
 	if (r < 0)
 		return r;
-	s.labels = json_object_get(p, "labels");
-	if (!in->values[OPT_DRY_RUN])
-		return keep_serving(&s, err);
-	r = look(&s, err);
-	if (r == 0)
-		show(&s);
-	return r;
+	if (!more)
+		return brumate_fail(err, ENOMEM, "%m");
+	s->jobs = more;
+	memcpy(s->jobs[s->n_jobs++], j.id, sizeof(j.id));
+	if (!job_wakes(&j))
+		return 0;
+	brumate_fail(err, EINVAL, "job %s (%s) takes no turns: it was started with --wake", j.id,
+		     j.name);
+	brumate_hint(err, "such jobs come back when they are asked, and others leave for them");
+	return -EINVAL;
+}
+
+int verb_share(const struct invocation *in, struct brumate_error *err)
+{
+	auto_(serve_fini) struct serve s = { .conf = BRUMATE_CONF_DEFAULT, .shares = true };
+	int r = get_time(&s.slice_ms, in, OPT_SLICE, "--slice", SLICE_MS_MIN, err);
+
+	if (r == 0 && !in->n_operands == !in->n_labels)
+		r = brumate_fail(err, EINVAL, "which jobs? expected either JOB... or --label");
+	for (int i = 0; r == 0 && i < in->n_operands; i++)
+		r = add_job(&s, in->operands[i], err);
+	return r < 0 ? r : begin(&s, in, err);
 }

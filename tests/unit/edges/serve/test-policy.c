@@ -100,8 +100,124 @@ static void test_saved(void)
 	CHECK(serve_decide_save(all, 3, 4 << 20).at == -1);
 }
 
+/* ---- jobs that share GPUs ---- */
+
+enum { SLICE_MS = 5000, GPU0 = 1, GPU1 = 2 };
+
+static struct served on(uint64_t gpus, uint64_t resident_ms)
+{
+	return (struct served){ .shares = true,
+				.is_running = true,
+				.gpus = gpus,
+				.resident_ms = resident_ms,
+				.name = "on" };
+}
+
+static struct served off(uint64_t gpus, uint64_t asleep_ms)
+{
+	return (struct served){ .shares = true,
+				.is_suspended = true,
+				.gpus = gpus,
+				.asleep_ms = asleep_ms,
+				.name = "off" };
+}
+
+static bool turn_is(const struct served *all, size_t n, ssize_t leaves, ssize_t comes)
+{
+	const struct turn_decision d = share_decide(all, n, SLICE_MS);
+
+	return d.leaves == leaves && d.comes == comes &&
+	       (!!*d.reason == (leaves >= 0 || comes >= 0));
+}
+
+static void test_turns(void)
+{
+	struct served all[] = { on(GPU0, SLICE_MS), off(GPU0, 1), off(GPU0, 2) };
+
+	CHECK(turn_is(NULL, 0, -1, -1));
+	CHECK(turn_is(all, 1, -1, -1)); /* alone */
+	CHECK(turn_is(all, 3, 0, 2));
+	CHECK_STR(share_decide(all, 3, SLICE_MS).reason,
+		  "on has had its slice of 5.0 s, and off is next");
+	all[0].resident_ms--;
+	CHECK(turn_is(all, 3, -1, -1));
+	all[2].pause_ms = 1;
+	all[0].resident_ms++;
+	CHECK(turn_is(all, 3, 0, 1));
+	all[0].pause_ms = 1;
+	CHECK(turn_is(all, 3, -1, -1));
+	all[0].gpus = GPU1;
+	CHECK(turn_is(all, 3, -1, 1));
+	all[1].asleep_ms = all[2].asleep_ms = UINT64_MAX; /* not known: in order */
+	all[2].pause_ms = 0;
+	CHECK(turn_is(all, 3, -1, 1));
+}
+
+/* One over two GPUs gets both, however those on one of them take turns. */
+static void test_gang(void)
+{
+	struct served all[] = { on(GPU0, SLICE_MS), on(GPU1, 1), off(GPU0 | GPU1, 9),
+				off(GPU0, 8) };
+
+	CHECK(turn_is(all, 4, -1, -1)); /* the last one would be before the gang */
+	all[1].resident_ms = SLICE_MS + 1;
+	CHECK(turn_is(all, 4, 1, -1));
+	all[1] = off(GPU1, 0);
+	CHECK(turn_is(all, 4, 0, 2));
+	all[2] = on(GPU0 | GPU1, SLICE_MS);
+	all[0] = off(GPU0, 0);
+	CHECK(turn_is(all, 4, 2, 3));
+	all[2] = off(GPU0 | GPU1, 0);
+	all[3] = on(GPU0, 0);
+	all[1].asleep_ms = 7; /* was before the gang, and shares none of its neighbour's */
+	CHECK(turn_is(all, 4, -1, 1));
+}
+
+static void test_two_at_once(void)
+{
+	struct served all[] = { on(GPU0, 5), on(GPU0, 6), on(UINT64_MAX, 7) };
+
+	CHECK(turn_is(all, 2, 0, -1));
+	all[1].resident_ms = 5;
+	CHECK(turn_is(all, 2, 1, -1));
+	all[1].is_pinned = true;
+	CHECK(turn_is(all, 2, 0, -1));
+	all[1].is_pinned = false;
+	CHECK(turn_is(all, 3, 0, -1)); /* one that does not say may want any */
+	all[0].is_pinned = all[1].is_pinned = all[2].is_pinned = true;
+	CHECK(turn_is(all, 3, -1, -1));
+}
+
+static void test_pinned(void)
+{
+	struct served all[] = { on(GPU0, SLICE_MS), off(GPU0 | GPU1, 9), off(GPU1, 1) };
+
+	all[0].is_pinned = true;
+	CHECK(turn_is(all, 3, -1, 2)); /* one that cannot come keeps nobody waiting */
+}
+
+static void test_servers_first(void)
+{
+	struct served all[] = { on(GPU0, 1),
+				off(GPU0, 9),
+				off(GPU1, 1),
+				{ .waits = true, .gpus = GPU0, .name = "llama" } };
+
+	CHECK(turn_is(all, 4, 0, -1));
+	CHECK_STR(share_decide(all, 4, SLICE_MS).reason, "server llama waits for room");
+	all[0] = off(GPU0, 0);
+	CHECK(turn_is(all, 4, -1, 2));
+	all[3].waits = false;
+	CHECK(turn_is(all, 4, -1, 1));
+}
+
 int main(void)
 {
+	test_turns();
+	test_gang();
+	test_two_at_once();
+	test_pinned();
+	test_servers_first();
 	test_who_stays();
 	test_own_time();
 	test_just_back();
