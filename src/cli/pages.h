@@ -10,8 +10,10 @@
 
 /* ---- the table of `brumate ps`, which `brumate top` shows too, and what changes it (verb-list.c, events.c) ---- */
 
-/** Sorts the Jobs in @jobs (borrowed) and prints them. @sort: as --sort, or "newest"; @width: of the terminal; 0: there is none. */
-void job_table_print(json_t *jobs, const char *sort, FILE *f, bool headings, size_t width);
+/** Sorts the Jobs in @jobs (borrowed) and prints them. @sort: as --sort, or "newest"; @with_user: whose they are, too; @width: of the
+ * terminal; 0: there is none. */
+void job_table_print(json_t *jobs, const char *sort, bool with_user, FILE *f, bool headings,
+		     size_t width);
 
 /** A file descriptor (owned) that is readable once something happened to a job; read it to wait again. -errno. */
 int job_table_watch(struct brumate_error *err);

@@ -18,6 +18,7 @@
 #include <poll.h>
 #include <pwd.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +45,7 @@ enum {
 	VARIABLES_MAX = 64,
 	VARIABLE_BYTES_MAX = 8192,
 	REPLY_BYTES_MAX = 32 << 20,
-	LOOK_MS = 5000,
+	FOLDED_MAX = 1 << 24,
 	LOOK_CPU_S = 5,
 	USER_BYTES = 64,
 };
@@ -63,6 +64,9 @@ struct place {
 struct places {
 	struct place *items;
 	size_t n;
+	unsigned look_ms;
+	json_t *notes;	   /* borrowed, of what is not looked at; NULL: it is printed at once */
+	uint64_t n_folded; /* as List says it, of all */
 };
 
 static void place_fini(struct place *p)
@@ -81,6 +85,21 @@ static void places_fini(struct places *all)
 	*all = (struct places){ 0 };
 }
 DEFINE_AUTO_FINI(struct places, places_fini)
+
+static void note(struct places *all, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+static void note(struct places *all, const char *fmt, ...)
+{
+	char text[256];
+	va_list args;
+
+	va_start(args, fmt);
+	vsnprintf(text, sizeof(text), fmt, args);
+	va_end(args);
+	if (all->notes)
+		json_array_append_new(all->notes, wire_string(text));
+	else
+		print_note("%s", text);
+}
 
 /* ---- where they are ---- */
 
@@ -138,9 +157,10 @@ static bool has_room(struct places *all, const struct place *p)
 	if (n < PLACES_OF_USER_MAX && all->n < PLACES_MAX)
 		return true;
 	if (!first || !first->is_cut)
-		print_note("user %u has processes of more than %d instances of brumate: the others "
-			   "are left out",
-			   (unsigned)p->uid, (int)n);
+		note(all,
+		     "user %u has processes of more than %d instances of brumate: the others "
+		     "are left out",
+		     (unsigned)p->uid, (int)n);
 	if (first)
 		first->is_cut = true;
 	return false;
@@ -389,9 +409,8 @@ static bool look_read(struct look *l)
 }
 
 /* The jobs of a reply, of which only those count that are objects; whose they are is not theirs to say. */
-static json_t *jobs_of(const struct look *l)
+static json_t *jobs_of(const struct look *l, json_t *reply)
 {
-	auto_json json_t *reply = l->failed ? NULL : json_loadb(l->text, l->len, 0, NULL);
 	json_t *jobs = json_object_get(reply, "jobs"), *all = json_array(), *job;
 	size_t i;
 
@@ -409,8 +428,16 @@ static json_t *jobs_of(const struct look *l)
 	return all;
 }
 
+/* How many it leaves out is for it to say, within reason. */
+static uint64_t folded_of(json_t *reply)
+{
+	const json_int_t n = json_integer_value(json_object_get(reply, "folded"));
+
+	return n > 0 && n <= FOLDED_MAX ? (uint64_t)n : 0;
+}
+
 /* Waits for it until the time is over, and ends it. */
-static void look_end(struct look *l, uint64_t deadline_ns)
+static void look_end(struct places *all, struct look *l, uint64_t deadline_ns)
 {
 	while (!l->failed && l->fd >= 0) {
 		if (fd_wait(l->fd, POLLIN, deadline_ns) < 0)
@@ -424,9 +451,11 @@ static void look_end(struct look *l, uint64_t deadline_ns)
 		while (waitpid(l->pid, NULL, 0) < 0 && errno == EINTR)
 			;
 	}
-	l->place->jobs = jobs_of(l);
+	auto_json json_t *reply = l->failed ? NULL : json_loadb(l->text, l->len, 0, NULL);
+	l->place->jobs = jobs_of(l, reply);
+	all->n_folded += folded_of(reply);
 	if (!l->place->jobs)
-		print_note("the jobs of user %s cannot be looked at", l->place->user);
+		note(all, "the jobs of user %s cannot be looked at", l->place->user);
 	free(l->text);
 }
 
@@ -437,13 +466,13 @@ static int look_at_places(struct places *all, json_t *parameters, struct brumate
 	int r = 0;
 
 	for (size_t done = 0; done < all->n && r == 0;) {
-		const uint64_t deadline_ns = deadline_in_ms(LOOK_MS);
+		const uint64_t deadline_ns = deadline_in_ms(all->look_ms);
 		size_t n = 0;
 
 		for (; r == 0 && n < AT_ONCE && done + n < all->n; n++)
 			r = look_begin(&looks[n], &all->items[done + n], parameters, err);
 		for (size_t i = 0; i < n; i++)
-			look_end(&looks[i], deadline_ns);
+			look_end(all, &looks[i], deadline_ns);
 		done += n;
 	}
 	return r;
@@ -474,7 +503,7 @@ static int list_places(struct places *all, json_t *parameters, struct brumate_er
 		json_decref(root.jobs);
 		return brumate_fail(err, ENOMEM, "%m");
 	}
-	struct places others = { 0 };
+	struct places others = { .look_ms = all->look_ms, .notes = all->notes };
 	json_t *job;
 	size_t i;
 	json_array_foreach (root.jobs, i, job)
@@ -485,6 +514,7 @@ static int list_places(struct places *all, json_t *parameters, struct brumate_er
 	for (i = 0; i < others.n; i++)
 		if (array_add(all->items, all->n, others.items[i]) < 0)
 			place_fini(&others.items[i]);
+	all->n_folded = folded_of(own) + others.n_folded;
 	free(others.items);
 	return r;
 }
@@ -509,9 +539,10 @@ static int add_jobs(json_t *jobs, json_t *seen, const struct place *p)
 	return 0;
 }
 
-int users_list(json_t **ret, json_t *parameters, struct brumate_error *err)
+int users_list(json_t **ret, json_t *parameters, unsigned look_ms, json_t *notes,
+	       struct brumate_error *err)
 {
-	auto_(places_fini) struct places all = { 0 };
+	auto_(places_fini) struct places all = { .look_ms = look_ms, .notes = notes };
 	auto_json json_t *jobs = json_array(), *seen = json_object();
 	int r = list_places(&all, parameters, err);
 
@@ -519,7 +550,10 @@ int users_list(json_t **ret, json_t *parameters, struct brumate_error *err)
 		return r;
 	for (size_t i = 0; r == 0 && i < all.n; i++)
 		r = add_jobs(jobs, seen, &all.items[i]);
-	*ret = r == 0 ? json_pack("{s:O}", "jobs", jobs) : NULL;
+	json_t *folded = json_is_true(json_object_get(parameters, "recent"))
+				 ? json_integer((json_int_t)all.n_folded)
+				 : NULL;
+	*ret = r == 0 ? json_pack("{s:O,s:o*}", "jobs", jobs, "folded", folded) : NULL;
 	return *ret ? 0 : brumate_fail(err, ENOMEM, "%m");
 }
 
@@ -810,7 +844,7 @@ static int act_for_own(int *status, const struct invocation *in, verb_fn run,
 static int act_for_all(int *status, const struct invocation *in, char *const *argv, verb_fn run,
 		       struct brumate_error *err)
 {
-	auto_(places_fini) struct places all = { 0 };
+	auto_(places_fini) struct places all = { .look_ms = USERS_LOOK_MS };
 	const char *states = states_of(in->command);
 	size_t n = 0, k;
 	json_t *job;
@@ -849,7 +883,7 @@ static int act_for_all(int *status, const struct invocation *in, char *const *ar
 static int act_by_names(int *status, const struct invocation *in, char *const *argv, verb_fn run,
 			struct brumate_error *err)
 {
-	auto_(places_fini) struct places all = { 0 };
+	auto_(places_fini) struct places all = { .look_ms = USERS_LOOK_MS };
 	int r = list_places(&all, NULL, err);
 
 	/* As with other names, all are looked up before anything is done to the first. */

@@ -14,14 +14,19 @@
 /** Refuses what asks for the jobs of all users, unless root does. 0 or -EPERM. */
 int users_refuse(struct brumate_error *err);
 
+enum { USERS_LOOK_MS = 5000 };
+
 /**
  * users_list() - the jobs of all users
  * @parameters: of List, borrowed
+ * @look_ms: for how long some 30 users are looked at; USERS_LOOK_MS in all but `top`
+ * @notes: an array (borrowed) that gets a line for each user whose jobs cannot be looked at; NULL: on standard error
  * @ret: as List replies (owned); each job has "user", the name of its user, too
  *
- * A user whose jobs cannot be looked at is named on standard error. Errors to act on: -EPERM (not root).
+ * Errors to act on: -EPERM (not root).
  */
-int users_list(json_t **ret, json_t *parameters, struct brumate_error *err);
+int users_list(json_t **ret, json_t *parameters, unsigned look_ms, json_t *notes,
+	       struct brumate_error *err);
 
 /**
  * users_act() - carry a command out for jobs of other users, if that is what it asks for

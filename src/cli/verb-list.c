@@ -500,7 +500,7 @@ static int ask_jobs(json_t **ret, size_t *ret_folded, const struct invocation *i
 	/* A filter is a question of its own: what it says is not there is not there. */
 	const bool recent = !in->values[OPT_ALL] && !in->values[OPT_FILTER];
 	auto_json json_t *p = json_pack("{s:b}", "recent", recent), *reply = NULL;
-	int r = in->values[OPT_ALL_USERS] ? users_list(&reply, p, err)
+	int r = in->values[OPT_ALL_USERS] ? users_list(&reply, p, USERS_LOOK_MS, NULL, err)
 					  : client_ask("List", p, &reply, err);
 	json_t *jobs = json_object_get(reply, "jobs");
 
@@ -515,13 +515,12 @@ static int ask_jobs(json_t **ret, size_t *ret_folded, const struct invocation *i
 	return 0;
 }
 
-static int print_jobs(json_t *jobs, const struct invocation *in, FILE *f, bool headings,
+static int print_jobs(json_t *jobs, const char *names, bool with_user, FILE *f, bool headings,
 		      size_t width, struct brumate_error *err)
 {
 	struct column chosen[N_JOB_COLUMNS + 1];
 	struct table t = { .columns = chosen, .style = style_of_job };
-	int r = choose_columns(chosen, &t.n_columns, in ? in->values[OPT_COLUMNS] : NULL,
-			       in && in->values[OPT_ALL_USERS], err);
+	int r = choose_columns(chosen, &t.n_columns, names, with_user, err);
 
 	if (r < 0)
 		return r;
@@ -531,10 +530,11 @@ static int print_jobs(json_t *jobs, const struct invocation *in, FILE *f, bool h
 	return 0;
 }
 
-void job_table_print(json_t *jobs, const char *sort, FILE *f, bool headings, size_t width)
+void job_table_print(json_t *jobs, const char *sort, bool with_user, FILE *f, bool headings,
+		     size_t width)
 {
 	sort_jobs(jobs, sort, NULL);
-	print_jobs(jobs, NULL, f, headings, width, NULL);
+	print_jobs(jobs, NULL, with_user, f, headings, width, NULL);
 }
 
 int verb_ps(const struct invocation *in, struct brumate_error *err)
@@ -545,7 +545,8 @@ int verb_ps(const struct invocation *in, struct brumate_error *err)
 	int r = ask_jobs(&reply, &n_folded, in, err);
 	if (r < 0 || wants_json(in) || in->values[OPT_QUIET])
 		return r < 0 ? r : print_list(in, reply, "jobs", NULL, err);
-	r = print_jobs(json_object_get(reply, "jobs"), in, stdout, !in->values[OPT_NO_HEADERS],
+	r = print_jobs(json_object_get(reply, "jobs"), in->values[OPT_COLUMNS],
+		       in->values[OPT_ALL_USERS], stdout, !in->values[OPT_NO_HEADERS],
 		       terminal_width(stdout), err);
 	if (r == 0 && n_folded && isatty(STDOUT_FILENO))
 		print_note("%zu job%s that ended more than an hour ago: `brumate ps -a`", n_folded,

@@ -16,7 +16,8 @@ import sys
 import termios
 import time
 
-from cases import (EXIT_UNSUPPORTED, EXIT_USAGE, Skipped, at_terminal, case, expect, main, read_text, run,
+from as_root import env_of_root, needs_root
+from cases import (EXIT_PERMISSION, EXIT_UNSUPPORTED, EXIT_USAGE, Skipped, as_user, at_terminal, case, expect, main, read_text, run,
                    wait_until)
 
 TIME = r"(<1 ms|\d+ ms|[\d.]+ s|\d+m\d+s)"
@@ -355,12 +356,12 @@ class Screen:
 
     ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 
-    def __init__(self, bed, *args, columns=200, rows=50):
+    def __init__(self, bed, *args, columns=200, rows=50, env=None):
         self.ours, self.theirs = pty.openpty()
         fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
         self.before = termios.tcgetattr(self.theirs)
         self.shown = ""
-        self.process = subprocess.Popen([bed.brumate, *args], env=bed.command_env(), stdin=self.theirs, stdout=self.theirs,
+        self.process = subprocess.Popen([bed.brumate, *args], env=env or bed.command_env(), stdin=self.theirs, stdout=self.theirs,
                                         stderr=self.theirs, start_new_session=True,
                                         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
 
@@ -457,6 +458,29 @@ def top_sorts_and_folds(bed):
         screen.typed("ssss")
         screen.typed("q")
         expect(screen.end() == 0, "exit code")
+
+
+@case
+@as_user
+def top_of_all_users(bed):
+    """With whose each job is; a user who lets it wait is named, and holds no more than a picture up."""
+    needs_root()
+    bed.refused(EXIT_PERMISSION, "--all-users is for root", "top", "--all-users")
+    job, _ = bed.counter(name="train", mib=16)
+    with Screen(bed, "top", "--all-users", env=env_of_root(bed)) as screen:
+        screen.wait_for(rf"(?s)USER +ID.*{bed.uid} +{job} +train +running")
+        bed.ok("suspend", job)
+        screen.wait_for(rf"{bed.uid} +{job} +train +suspended")
+        planted = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", "cccccccc")
+        os.mkdir(planted, 0o700)
+        os.chown(planted, bed.uid, bed.uid)
+        os.mkfifo(os.path.join(planted, "job.json"), 0o666)
+        screen.wait_for(f"note: the jobs of user {bed.uid} cannot be looked at")
+        shutil.rmtree(planted)
+        screen.wait_for(rf"{bed.uid} +{job} +train +suspended")
+        screen.typed("q")
+        expect(screen.end() == 0, "exit code")
+    bed.ok("resume", job)
 
 
 @case

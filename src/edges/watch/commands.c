@@ -5,7 +5,7 @@
 #include "cli/options.h"
 #include "edges/watch/options.h"
 
-static const struct option_spec top_options[] = { END };
+static const struct option_spec top_options[] = { ALL_USERS("jobs"), END };
 
 const struct command top_command = { "top",
 				     NULL,

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/pages.h"
 #include "cli/output.h"
+#include "cli/users.h"
 #include "edges/watch/screen.h"
 #include "edges/watch/options.h"
 #include "edges/watch/seen.h"
@@ -28,7 +29,8 @@
 
 enum {
 	REFRESH_MS = 1000,
-	LEAST_MS = 200, /* between two pictures */
+	LEAST_MS = 200,	 /* between two pictures */
+	USERS_MS = 1500, /* for which one user can hold a picture up */
 	DISKSTATS_BYTES_MAX = 1 << 20,
 	SECTOR_BYTES = 512, /* of /proc/diskstats, regardless of the disk's own */
 };
@@ -42,6 +44,7 @@ struct seen {
 	bool has_disk;
 	uint64_t read_bytes, written_bytes; /* of the disk that holds the store */
 	json_t *jobs;			    /* owned */
+	json_t *notes;			    /* owned: of users whose jobs are not seen */
 	uint64_t n_folded;		    /* that ended long ago, and are not among them */
 };
 
@@ -51,7 +54,8 @@ enum { ORDERS = sizeof(orders) / sizeof(orders[0]) };
 
 struct top {
 	size_t order;
-	bool all;    /* those that ended long ago as well */
+	bool all; /* those that ended long ago as well */
+	bool all_users;
 	char *store; /* owned; NULL: not known */
 	struct seen now, before;
 	struct brumate_error why; /* the jobs cannot be listed at present */
@@ -62,6 +66,7 @@ static void seen_fini(struct seen *s)
 	for (int i = 0; i < KINDS; i++)
 		free(s->brokers[i]);
 	json_decref(s->jobs);
+	json_decref(s->notes);
 	*s = (struct seen){ 0 };
 }
 
@@ -99,7 +104,10 @@ static void look(struct top *t)
 	t->before = t->now;
 	t->now = (struct seen){ .at_ns = clock_now_ns() };
 	t->why = BRUMATE_ERROR_NONE;
-	if (client_ask("List", p, &reply, &t->why) == 0)
+	t->now.notes = json_array();
+	int r = t->all_users ? users_list(&reply, p, USERS_MS, t->now.notes, &t->why)
+			     : client_ask("List", p, &reply, &t->why);
+	if (r == 0)
 		t->now.jobs = json_incref(json_object_get(reply, "jobs"));
 	t->now.n_folded = bytes_of(reply, "folded");
 	for (int i = 0; i < KINDS; i++)
@@ -287,7 +295,15 @@ static void print_operations(const struct top *t, FILE *f, size_t width)
 
 static void print_top_jobs(const struct top *t, FILE *f, size_t width)
 {
-	job_table_print(t->now.jobs, orders[t->order], f, true, width);
+	json_t *note;
+	size_t i;
+
+	json_array_foreach (t->now.notes, i, note) {
+		fputs("note: ", f);
+		print_plain(f, json_string_value(note));
+		fputc('\n', f);
+	}
+	job_table_print(t->now.jobs, orders[t->order], t->all_users, f, true, width);
 	fprintf(f, "sorted by: %s", orders[t->order]);
 	if (t->now.n_folded)
 		fprintf(f, "; %" PRIu64 " more ended long ago", t->now.n_folded);
@@ -343,8 +359,11 @@ static void watch(struct top *t, int watch_fd)
 
 int verb_top(const struct invocation *in, struct brumate_error *err)
 {
-	struct top t = { 0 };
-	int r = screen_open(in->command->name, err);
+	struct top t = { .all_users = in->values[OPT_ALL_USERS] };
+	int r = t.all_users ? users_refuse(err) : 0;
+
+	if (r == 0)
+		r = screen_open(in->command->name, err);
 	if (r < 0)
 		return r;
 

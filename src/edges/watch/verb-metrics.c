@@ -77,7 +77,7 @@ static json_t *jobs_seen(bool all_users)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	auto_json json_t *p = json_pack("{s:b}", "counts", 1), *reply = NULL;
-	int r = all_users ? users_list(&reply, p, &err) : client_ask("List", p, &reply, &err);
+	int r = all_users ? users_list(&reply, p, USERS_LOOK_MS, NULL, &err) : client_ask("List", p, &reply, &err);
 
 	return list_of(reply, "jobs", r, &err);
 }
