@@ -253,6 +253,9 @@ struct connection {
 	struct wire_server *server;
 	pthread_t thread;
 	struct wire wire;
+	uint64_t waits_since_ns; /* for a whole call; 0: one is being served */
+	bool has_called;
+	bool dropped;
 	bool ended; /* the thread uses nothing from here on */
 };
 
@@ -303,6 +306,24 @@ static int receive_call(struct wire *w, struct wire_message *ret)
 	return wire_receive(w, ret, deadline_in_ms(MESSAGE_TIMEOUT_MS), NULL);
 }
 
+static void note_wait(struct connection *c)
+{
+	pthread_mutex_lock(&c->server->lock);
+	c->waits_since_ns = clock_now_ns();
+	pthread_mutex_unlock(&c->server->lock);
+}
+
+/* -EPIPE: it was dropped in the meantime, so that nobody would get the answer. */
+static int note_call(struct connection *c)
+{
+	pthread_mutex_lock(&c->server->lock);
+	int r = c->dropped ? -EPIPE : 0;
+	c->has_called = true;
+	c->waits_since_ns = 0;
+	pthread_mutex_unlock(&c->server->lock);
+	return r;
+}
+
 static void *run_connection(void *arg)
 {
 	struct connection *c = arg;
@@ -312,7 +333,10 @@ static void *run_connection(void *arg)
 	while (r == 0 && !atomic_load(&s->stopping)) {
 		auto_(wire_message_fini) struct wire_message m = WIRE_MESSAGE_EMPTY;
 
+		note_wait(c);
 		r = receive_call(&c->wire, &m);
+		if (r == 0)
+			r = note_call(c);
 		if (r == 0)
 			r = serve_call(&c->wire, &s->service, &s->stopping, &m);
 	}
@@ -365,6 +389,29 @@ static void turn_away(struct wire_server *s)
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
+static bool is_needed_less(const struct connection *a, const struct connection *b)
+{
+	return a->has_called != b->has_called ? !a->has_called
+					      : a->waits_since_ns < b->waits_since_ns;
+}
+
+/* A client that holds connections and asks nothing keeps no other out: of those that wait for a call, one that never made any is dropped, or the one
+ * that has waited for longest. Returns whether there is one, whose thread then ends. Under the lock. */
+static bool drop_one(struct wire_server *s)
+{
+	struct connection *least = NULL;
+
+	for (struct connection *c = s->connections; c; c = c->next)
+		if (!c->ended && !c->dropped && c->waits_since_ns &&
+		    (!least || is_needed_less(c, least)))
+			least = c;
+	if (!least)
+		return false;
+	least->dropped = true;
+	shutdown(least->wire.fd, SHUT_RDWR);
+	return true;
+}
+
 void wire_server_accept(struct wire_server *s)
 {
 	join_ended(s);
@@ -380,9 +427,10 @@ void wire_server_accept(struct wire_server *s)
 	if (!c)
 		return;
 	pthread_mutex_lock(&s->lock);
-	if (s->n_open < CONNECTIONS_MAX) {
+	if (s->n_open < CONNECTIONS_MAX || drop_one(s)) {
 		wire_init(&c->wire, take_fd(&fd));
 		c->server = s;
+		c->waits_since_ns = clock_now_ns();
 		if (thread_start(&c->thread, run_connection, c) == 0) {
 			c->next = s->connections;
 			s->connections = c;

@@ -168,5 +168,41 @@ def a_deleted_file_of_exbibytes(bed):
     bed.ok("kill", job)
 
 
+# What his job holds.
+
+HOLDS = """
+import resource, signal, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 2048))
+held = []
+for path in sys.argv[1:]:
+    for number in range(600):
+        held.append(socket.socket(socket.AF_UNIX))
+        held[-1].settimeout(20)
+        held[-1].connect(path)
+        try:
+            held[-1].send(b'{"method": "io.brumate.' if number % 2 else b"")
+        except BrokenPipeError:
+            pass
+print("held", flush=True)
+signal.pause()
+"""
+
+
+@case
+@as_user
+def connections_that_ask_nothing(bed):
+    """To the broker and to a job's shim: some say nothing, some half of a call. His and root's commands get in all the same."""
+    needs_root()
+    job, log = bed.counter(mib=4)
+    bed.ok("suspend", job)
+    bed.ok("resume", job)
+    broker, = (os.path.join(bed.runtime_dir, name) for name in os.listdir(bed.runtime_dir) if name.startswith("broker") and name.endswith(".sock"))
+    holder = bed.start(["/usr/bin/python3", "-c", HOLDS, broker, os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "shim.sock")], "holder")
+    holder.log.wait_for("^held", 60)
+    bed.ok("suspend", job, "--timeout", "20s")
+    ok(as_root(bed, "resume", f"{bed.uid}/{job}", "--timeout", "20s"))
+    log.goes_on()
+
+
 if __name__ == "__main__":
     main()

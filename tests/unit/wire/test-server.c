@@ -180,6 +180,34 @@ static void test_out_of_fds(void)
 	service_end(&s);
 }
 
+enum { PLACES = 512 }; /* CONNECTIONS_MAX of server.c */
+
+/* Others get in, and who has called before stays longest. */
+static void test_full(void)
+{
+	static const char half[] = "{\"method\":\"io.brumate.te";
+	static struct wire held[PLACES], next[PLACES];
+	struct service s;
+	struct wire used;
+
+	service_start(&s);
+	CHECK(wire_connect(&used, s.path, NULL) == 0 && echo(&used) == 0);
+	for (size_t i = 0; i + 1 < PLACES; i++) {
+		CHECK(wire_connect(&held[i], s.path, NULL) == 0);
+		if (i % 2)
+			CHECK(write(held[i].fd, half, sizeof(half) - 1) == sizeof(half) - 1);
+	}
+	for (size_t i = 0; i < PLACES / 2; i++)
+		CHECK(wire_connect(&next[i], s.path, NULL) == 0 && echo(&next[i]) == 0);
+	CHECK(echo(&used) == 0);
+	for (size_t i = 0; i < PLACES / 2; i++)
+		wire_fini(&next[i]);
+	for (size_t i = 0; i + 1 < PLACES; i++)
+		wire_fini(&held[i]);
+	wire_fini(&used);
+	service_end(&s);
+}
+
 static pthread_t main_thread;
 static atomic_int left; /* allocations of the server until one fails; 0: none does */
 
@@ -221,6 +249,7 @@ int main(void)
 	test_free_lets_calls_answer();
 	test_drain();
 	test_socket();
+	test_full();
 	test_out_of_fds();
 	test_out_of_memory();
 	return 0;
