@@ -134,8 +134,8 @@ static bool is_doubtful(const struct job *j)
 	       !shim_has_ended(j);
 }
 
-/* The job as known to its shim (owned); NULL if that does not answer at once. */
-static json_t *ask_who_knows(const struct job *j)
+/* What the shim that is there says (owned); NULL if none answers at once. Starts none. */
+static json_t *ask_at_once(const struct job *j, const char *method)
 {
 	auto_free char *path = path_format("%s/shim.sock", j->dir);
 	auto_json json_t *reply = NULL;
@@ -143,10 +143,18 @@ static json_t *ask_who_knows(const struct job *j)
 
 	if (!path || wire_connect(&w, path, NULL) < 0)
 		return NULL;
-	int r = wire_call(&w, "io.brumate.job.Status", NULL, NULL, 0, NULL, NULL, &reply,
+	int r = wire_call(&w, method, NULL, NULL, 0, NULL, NULL, &reply,
 			  deadline_in_ms(LOOK_TIMEOUT_MS), NULL);
 	wire_fini(&w);
-	return r < 0 ? NULL : json_incref(json_object_get(reply, "job"));
+	return r < 0 ? NULL : take_ptr(&reply);
+}
+
+/* The job as known to its shim (owned). */
+static json_t *ask_who_knows(const struct job *j)
+{
+	auto_json json_t *reply = ask_at_once(j, "io.brumate.job.Status");
+
+	return json_incref(json_object_get(reply, "job"));
 }
 
 /* The Job of @j, with what @l observes of it; the brokers have not been asked yet. */
@@ -419,9 +427,8 @@ static bool ended_long_ago(const struct job *j)
 }
 
 /* What a suspended or saved job needs again stands in its record. Others are asked. NULL: not known. */
-static json_t *device_memory(const struct service_call *call, const struct job *j)
+static json_t *device_memory(const struct job *j)
 {
-	auto_json json_t *asked = NULL;
 	json_int_t bytes = 0;
 	json_t *process;
 	size_t i;
@@ -430,8 +437,10 @@ static json_t *device_memory(const struct service_call *call, const struct job *
 		bytes += (json_int_t)j->gpus[i].bytes;
 	if (j->state == JOB_SUSPENDED || j->state == JOB_CHECKPOINTED)
 		return json_integer(bytes);
-	if (j->state != JOB_RUNNING || j->data_path != JOB_DATA_BROKER ||
-	    shim_relay(call, j, "Memory", NULL, &asked, NULL) < 0)
+	if (j->state != JOB_RUNNING || j->data_path != JOB_DATA_BROKER)
+		return NULL;
+	auto_json json_t *asked = ask_at_once(j, "io.brumate.job.Memory");
+	if (!asked)
 		return NULL;
 	bytes = 0;
 	json_array_foreach (json_object_get(asked, "processes"), i, process)
@@ -461,7 +470,7 @@ static void list_job(void *arg, const struct job *j, const char *id,
 
 	const bool listens = j && j->state == JOB_CHECKPOINTED && *j->ports;
 
-	if (listens)
+	if (listens && !l->counts)
 		listen_again(j);
 	if (l->recent && j && !listens && ended_long_ago(j)) {
 		l->n_folded++;
@@ -478,7 +487,7 @@ static void list_job(void *arg, const struct job *j, const char *id,
 			      "driver", "parked", 0, "kept_bytes", 0, "message", why->text,
 			      "labels");
 	if (o && j && l->counts) {
-		json_t *memory = device_memory(l->call, j);
+		json_t *memory = device_memory(j);
 
 		json_object_set_new(o, "counts", job_counts(&j->target));
 		if (memory)

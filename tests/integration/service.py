@@ -3,11 +3,13 @@
 """A job as a service of systemd: what brumate@.service runs on start and stop, and the units themselves."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 
-from cases import EXIT_STILL_RUNNING, case, expect, main, read_text, wait_until
+from as_root import env_of_root, needs_root, ok
+from cases import EXIT_STILL_RUNNING, as_user, case, expect, find_build, main, read_text, run, wait_until
 from harness import SOURCE, Skipped
 
 SCRIPT = os.path.join(SOURCE, "data", "brumate-service")
@@ -208,6 +210,92 @@ def units_are_valid(bed):
                               text=True, timeout=120, check=False)
         wrong = [line for line in done.stderr.splitlines() if "brumate" in line]
         expect(not wrong, "\n".join(wrong))
+
+
+UNSAFE_TENTHS = {"brumate-metrics.service": 33}  # of ten, as systemd-analyze counts
+INHERITED = r"^(NoNewPrivileges|Protect|Private|Restrict|Lock|MemoryDeny|SystemCall|CapabilityB|ReadOnly|Inaccessible|UMask)"
+
+
+def options_of(name):
+    """{option: value} of a unit of the build."""
+    lines = read_text(os.path.join(find_build().path, "data", name)).splitlines()
+    return dict(line.split("=", 1) for line in lines if re.match("[A-Z][A-Za-z]+=", line))
+
+
+@case
+def sandboxes_of_units(bed):
+    """What starts nothing has one; what starts shims and jobs has none, as they would have it, too."""
+    for name in ("brumate@.service.system", "brumated.service"):
+        found = [option for option in options_of(name) if re.match(INHERITED, option)]
+        expect(not found, f"{name}: the jobs would have {found}")
+    if not shutil.which("systemd-analyze"):
+        raise Skipped("systemd-analyze is not installed")
+    for name, tenths in UNSAFE_TENTHS.items():
+        done = run(["systemd-analyze", "security", "--no-pager", "--offline=yes", f"--threshold={tenths}", os.path.join(bed.build.path, "data", name)])
+        if "unrecognized option" in done.err:
+            raise Skipped("this systemd-analyze needs a running systemd")
+        expect(done.code == 0 and "Overall exposure level" in done.out, done.why())
+
+
+# As the unit's ProtectSystem=strict, NoNewPrivileges= and CapabilityBoundingSet= (after the script).
+SANDBOX = """
+mount --make-rprivate /
+awk '{print $5}' /proc/self/mountinfo | while read -r at; do
+	case $at in /proc* | /sys* | /dev*) ;; *) mount -o remount,bind,ro "$at" ;; esac
+done
+touch "$1" 2>/dev/null && exit 99
+caps=$2; shift 2
+exec setpriv --no-new-privs --bounding-set "-all,$caps" --inh-caps -all "$@"
+"""
+
+
+def calls_of(group):
+    """All system calls of one of systemd's sets."""
+    words = [line.strip() for line in run(["systemd-analyze", "syscall-filter", "--no-pager", group]).out.splitlines()[1:]]
+    return {call for word in words for call in (calls_of(word) if word.startswith("@") else [word])}
+
+
+@case
+@as_user
+def metrics_in_the_sandbox_of_its_unit(bed):
+    """They are the same there, are had by no other system call, and no shim is started, which would stay in it."""
+    needs_root()
+    for tool in ("unshare", "setpriv", "strace", "systemd-analyze"):
+        if not shutil.which(tool):
+            raise Skipped(f"{tool} is not installed")
+    options = options_of("brumate-metrics.service")
+    caps = ",".join("+" + name.removeprefix("CAP_").lower() for name in options["CapabilityBoundingSet"].split())
+    asleep, _ = bed.counter(mib=4)
+    bed.ok("suspend", asleep)
+    awake, log = bed.counter(mib=4)
+    trace = f"/dev/shm/brumate-test-{bed.uid}"
+
+    def seen(*command):
+        done = ok(run([*command, bed.brumate, "metrics", "--all-users"], env=env_of_root(bed), cwd="/"))
+        return sorted(line for line in done.out.splitlines() if line.startswith(("brumate_job_state", "brumate_job_device_memory", "brumate_job_gpu_processes"))
+                      and f'user="{bed.uid}"' in line)
+
+    plain = seen()
+    expect(any(awake in line and "device_memory" in line for line in plain), f"{plain}")
+    try:
+        inside = seen("unshare", "-m", "sh", "-euc", SANDBOX, "sh", os.path.join(bed.dir, "written"), caps, "strace", "-f", "-qq", "-o", trace)
+        text = read_text(trace)
+    finally:
+        os.unlink(trace)
+    expect(inside == plain, f"{inside} is not {plain}")
+    known = set(run(["systemd-analyze", "syscall-filter", "--no-pager", "@known"]).out.split())
+    allowed = calls_of(options["SystemCallFilter"])
+    calls = set(re.findall(r"^[0-9]+ +([a-z_0-9]+)[(]", text, re.M))
+    expect("setresuid" in calls and "connect" in calls, f"{calls}")
+    expect(calls & known <= allowed, f"the filter of the unit stops {calls & known - allowed}")
+    families = set(re.findall(r"[ ]socket[(](AF_[A-Z0-9]+)", text))
+    expect(families <= set(options["RestrictAddressFamilies"].split()), f"{families}")
+    refused = [line for line in text.splitlines() if line.endswith(("EPERM (Operation not permitted)", "EROFS (Read-only file system)"))]
+    expect(not refused, f"{refused[:5]}")
+    bed.kill_shim(awake)
+    expect(any(awake in line for line in seen()), "the job is not seen")
+    expect(bed.shim(awake) is None, "another shim was started")
+    log.goes_on()
 
 
 if __name__ == "__main__":
