@@ -230,6 +230,13 @@ static int is_semaphore(void *arg, pid_t pid, int fd)
 	return r > 0 && !s->options->plugin ? -EOPNOTSUPP : r;
 }
 
+static int on_timer(void *arg, const struct criu_timer *timer)
+{
+	const struct session *s = arg;
+
+	return s->options->on_timer ? s->options->on_timer(s->options->arg, timer) : 0;
+}
+
 /* What is in the images from here on is ours, and its user cannot change it any more. */
 static int complete_images(struct session *s, struct brumate_error *err)
 {
@@ -247,7 +254,7 @@ static int complete_images(struct session *s, struct brumate_error *err)
 	if (r == 0 && s->unprivileged)
 		r = criu_ask_no_capability(dir_fd);
 	return r < 0 ? brumate_fail(err, -r, "CRIU's images: %m")
-		     : criu_mend_images(dir_fd, is_semaphore, s, err);
+		     : criu_mend_images(dir_fd, is_semaphore, on_timer, s, err);
 }
 
 /* CRIU goes on, no matter what we answer here: it releases a tree that has ended. All of the tree still stands

@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/error.h"
+#include "criu/images.h"
 #include "process/process.h"
 
 /** The CRIU that is used, and why. */
@@ -113,6 +114,7 @@ struct criu_options {
 	void (*on_spawned)(void *arg,
 			   struct proc_id criu); /* the pid of CRIU, as soon as it runs */
 	criu_event_fn on_event;
+	criu_timer_fn on_timer; /* may be NULL */
 	criu_tick_fn on_tick;
 	/* CRIU, process @criu, was killed for the reason @why and does not end, as it waits in the kernel for what need not
 	 * come. The session lasts until it does: it may hold the tree. Called once; may be NULL. */

@@ -16,6 +16,16 @@
 #include "base/error.h"
 #include "process/credentials.h"
 
+/** A timer of CLOCK_REALTIME (timer_create(2)) of a process, numbered as in the images, that is to come yet. */
+struct criu_timer {
+	pid_t pid;
+	int32_t id;
+	uint64_t left_ns, interval_ns;
+};
+
+/** Called of a dump's, before CRIU_EVENT_DUMPED. <0: the dump fails. */
+typedef int (*criu_timer_fn)(void *arg, const struct criu_timer *timer);
+
 /** A process of a dumped tree, with the numbers it had in its own namespace. */
 struct criu_image_process {
 	pid_t pid, ppid, pgid, sid;

@@ -12,6 +12,7 @@
 #include <sys/timerfd.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/array.h"
 #include "base/fd.h"
 #include "images.pb-c.h"
@@ -295,6 +296,30 @@ int criu_mend_core(struct criu_mended *ret, const void *buf, size_t len_bytes,
 	return 1;
 }
 
+static uint64_t ns_of(uint64_t s, uint64_t ns)
+{
+	return s > INT64_MAX / NS_PER_S - 1 ? INT64_MAX : s * NS_PER_S + ns % NS_PER_S;
+}
+
+int criu_core_timers(const void *buf, size_t len_bytes, pid_t pid, criu_timer_fn fn, void *arg)
+{
+	CriuImage__Core *core = criu_core_unpack(buf, len_bytes);
+	const CriuImage__Timers *timers = core && core->tc ? core->tc->timers : NULL;
+	int r = core ? 0 : -EBADMSG;
+
+	for (size_t i = 0; timers && i < timers->n_posix && r == 0; i++) {
+		const CriuImage__PosixTimer *t = timers->posix[i];
+		const struct criu_timer timer = { pid, (int32_t)t->id, ns_of(t->left_s, t->left_ns),
+						  ns_of(t->interval_s, t->interval_ns) };
+
+		if (t->clock == CLOCK_REALTIME && timer.left_ns && timer.id >= 0)
+			r = fn(arg, &timer);
+	}
+	if (core)
+		criu_image__core__free_unpacked(core, NULL);
+	return r;
+}
+
 /* ---- which eventfds are semaphores ---- */
 
 enum { TYPE_EVENTFD = 6 };
@@ -302,6 +327,7 @@ enum { TYPE_EVENTFD = 6 };
 struct search {
 	int dir_fd;
 	criu_semaphore_fn is_semaphore;
+	criu_timer_fn on_timer;
 	void *arg;
 	struct criu_semaphores found, others; /* that were asked about */
 };
@@ -401,6 +427,8 @@ static int mend_process(struct search *s, const struct criu_image_process *p,
 		r = criu_mend_core(&m, text, len, p);
 	if (r > 0)
 		r = criu_mended_write(s->dir_fd, name, &m);
+	if (r == 0)
+		r = criu_core_timers(text, len, p->pid, s->on_timer, s->arg);
 	if (r == -EOPNOTSUPP)
 		return fail_clock(p->pid, err);
 	if (r < 0)
@@ -434,11 +462,13 @@ static int mend_all_files(const struct search *s, struct brumate_error *err)
 	return r < 0 ? fail_image(name, r, err) : 0;
 }
 
-int criu_mend_images(int dir_fd, criu_semaphore_fn is_semaphore, void *arg,
+int criu_mend_images(int dir_fd, criu_semaphore_fn is_semaphore, criu_timer_fn on_timer, void *arg,
 		     struct brumate_error *err)
 {
 	auto_(criu_image_tree_fini) struct criu_image_tree tree = CRIU_IMAGE_TREE_EMPTY;
-	struct search s = { .dir_fd = dir_fd, .is_semaphore = is_semaphore, .arg = arg };
+	struct search s = {
+		.dir_fd = dir_fd, .is_semaphore = is_semaphore, .on_timer = on_timer, .arg = arg
+	};
 	int r = criu_image_tree_read(&tree, dir_fd);
 
 	if (r < 0)

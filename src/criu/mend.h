@@ -56,6 +56,9 @@ int criu_mend_core(struct criu_mended *ret, const void *buf, size_t len_bytes,
 /** Whether descriptor @fd of a process (numbered as in the images), an eventfd, is a semaphore: 1, 0, -errno. */
 typedef int (*criu_semaphore_fn)(void *arg, pid_t pid, int fd);
 
-/** Mends the images of a dump beneath @dir_fd. Errors to act on: -EOPNOTSUPP, as above, or by @is_semaphore. */
-int criu_mend_images(int dir_fd, criu_semaphore_fn is_semaphore, void *arg,
+/** Calls @fn with each such timer of a core image. Pure. 0, -EBADMSG, what @fn returns. */
+int criu_core_timers(const void *buf, size_t len_bytes, pid_t pid, criu_timer_fn fn, void *arg);
+
+/** Mends the images of a dump beneath @dir_fd, and calls @on_timer. Errors to act on: -EOPNOTSUPP, as above, or by @is_semaphore. */
+int criu_mend_images(int dir_fd, criu_semaphore_fn is_semaphore, criu_timer_fn on_timer, void *arg,
 		     struct brumate_error *err);

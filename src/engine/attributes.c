@@ -6,10 +6,14 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/user.h"
+
+enum { QUEUES_BYTES_MAX = 64 << 20 };
 
 int op_attributes_read_ahead(struct op *op, struct brumate_error *err)
 {
@@ -75,6 +79,45 @@ int op_attributes_read(struct op *op, struct brumate_error *err)
 	return r < 0 ? brumate_fail(err, -r, "%m") : 0;
 }
 
+/* All processes stand still since CRIU has read the timer, so it still waits where it did. */
+int op_attributes_timer(void *arg, const struct criu_timer *timer)
+{
+	struct op *op = arg;
+	struct op_checkpoint *c = &op->checkpoint;
+	struct alarm_timer t = { .id = timer->id, .interval_ns = timer->interval_ns };
+
+	if (!c->timer_queues &&
+	    file_read(AT_FDCWD, ALARM_QUEUES, QUEUES_BYTES_MAX, &c->timer_queues, NULL) < 0)
+		c->timer_queues = strdup(""); /* as for a user, who may not */
+	if (!c->timer_queues)
+		return -ENOMEM;
+	switch (alarm_judge(c->timer_queues, timer->left_ns, clock_now_ns() - c->criu_start_ns,
+			    &t.due_ns)) {
+	case ALARM_OF_DAY:
+		return attributes_add_timer(&c->attributes, timer->pid, &t);
+	case ALARM_OF_SPAN:
+		return 0;
+	case ALARM_UNKNOWN:
+		break;
+	}
+	c->n_timers_unknown++;
+	return 0;
+}
+
+static void note_timers(struct op *op)
+{
+	const size_t n = op->checkpoint.n_timers_unknown;
+
+	free(take_ptr(&op->checkpoint.timer_queues));
+	op->checkpoint.n_timers_unknown = 0;
+	if (n)
+		progress_note(&op->progress,
+			      "%zu timer%s (timer_create) of the time of day: whether set to a "
+			      "time is not known. If so, a restored one comes later by the time "
+			      "that the job was on a disk",
+			      n, n == 1 ? "" : "s");
+}
+
 /* @text: owned, NULL where there was no memory for it. */
 static int write_beside(struct op *op, const char *name, char *text, size_t len,
 			struct brumate_error *err)
@@ -95,6 +138,7 @@ int op_attributes_write(struct op *op, struct brumate_error *err)
 	size_t len = 0;
 	int r = 0;
 
+	note_timers(op);
 	if (c->attributes.n) {
 		char *text = attributes_encode(&c->attributes, &len);
 

@@ -12,6 +12,9 @@ int op_attributes_read_ahead(struct op *op, struct brumate_error *err);
 /** At CRIU_EVENT_FROZEN: reads the rest. */
 int op_attributes_read(struct op *op, struct brumate_error *err);
 
+/** A criu_timer_fn, whose argument is the op: adds the timer where it was set to a time of day. */
+int op_attributes_timer(void *arg, const struct criu_timer *timer);
+
 /** At CRIU_EVENT_DUMPED, before the images are hashed: writes them next to those. */
 int op_attributes_write(struct op *op, struct brumate_error *err);
 

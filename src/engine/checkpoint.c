@@ -462,6 +462,7 @@ static int start_criu(struct op *op, struct brumate_error *err)
 		.enter_ns_of = op->target->init.pid,
 		.on_spawned = criu_spawned,
 		.on_event = criu_event,
+		.on_timer = op_attributes_timer,
 		.on_tick = step_tick,
 		.on_stuck = step_tell_stuck,
 		.arg = op,

@@ -72,6 +72,7 @@ void op_fini(struct op *op)
 	device_image_reader_fini(&op->restore.device);
 	store_image_fini(&op->restore.image);
 	attributes_fini(&op->checkpoint.attributes);
+	free(op->checkpoint.timer_queues);
 	attributes_fini(&op->restore.attributes);
 	socket_options_fini(&op->checkpoint.sockets);
 	connections_fini(&op->checkpoint.connections);

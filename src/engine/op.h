@@ -52,9 +52,11 @@ struct op_checkpoint {
 	struct attributes attributes;	   /* of the frozen tree */
 	struct socket_options sockets;	   /* likewise */
 	struct file_locks locks;	   /* likewise */
-	struct connections connections;	   /* while the job stands still, which CRIU cannot save */
-	struct job_files_ahead *ahead; /* digests of files that have begun (engine/job-files.h) */
-	int work_fd;		       /* of @dump */
+	char *timer_queues;	 /* owned; ALARM_QUEUES, while the tree is frozen; NULL: not read */
+	size_t n_timers_unknown; /* that may be set to a time of day */
+	struct connections connections; /* while the job stands still, which CRIU cannot save */
+	struct job_files_ahead *ahead;	/* digests of files that have begun (engine/job-files.h) */
+	int work_fd;			/* of @dump */
 	uint64_t criu_start_ns;
 	bool committed;
 };

@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,6 +99,62 @@ static bool read_alarm(struct alarm *ret, pid_t pid, int number)
 			       .interval_ns = ns_of(when.it_interval),
 			       .ticks = ticks };
 	return true;
+}
+
+/* ---- of processes ---- */
+
+/* Facts of the kernel: the numbers of its queues, modulo 4, and the function of such a timer. */
+enum { QUEUE_MONOTONIC = 0, QUEUE_REALTIME = 1, QUEUES_HARD = 4 };
+#define TIMER_FUNCTION ", posix_timer_fn,"
+#define NEAR_NS	       5000000ll /* what two looks at a clock may be apart */
+
+/* @line: "# expires at 300-300 nsecs [in 200 to 200 nsecs]" */
+static bool parse_due(const char *line, uint64_t *ret_due_ns, int64_t *ret_left_ns)
+{
+	return sscanf(line, " # expires at %" SCNu64 "-%*u nsecs [in %" SCNd64, ret_due_ns,
+		      ret_left_ns) == 2;
+}
+
+enum alarm_kind alarm_judge(const char *queues, uint64_t left_ns, uint64_t age_ns,
+			    uint64_t *ret_due_ns)
+{
+	size_t n_of_day = 0, n_of_span = 0;
+	int queue = -1;
+	uint64_t due_ns = 0;
+
+	for (const char *line = queues, *next; line; line = next) {
+		const char *end = strchr(line, '\n'), *function;
+		uint64_t its_due_ns;
+		int64_t its_left_ns;
+
+		next = end ? end + 1 : NULL;
+		if (sscanf(line, " .index: %d", &queue) == 1 || !next)
+			continue;
+		function = strstr(line, TIMER_FUNCTION);
+		if (!function || function > end || !parse_due(next, &its_due_ns, &its_left_ns))
+			continue;
+		const int64_t passed_ns = (int64_t)left_ns - its_left_ns;
+		if (passed_ns < -NEAR_NS || passed_ns > (int64_t)age_ns + NEAR_NS)
+			continue;
+		n_of_span += queue % QUEUES_HARD == QUEUE_MONOTONIC;
+		if (queue % QUEUES_HARD == QUEUE_REALTIME && (!n_of_day || its_due_ns != due_ns)) {
+			due_ns = its_due_ns;
+			n_of_day++;
+		}
+	}
+	if (n_of_day + (n_of_span > 0) != 1)
+		return ALARM_UNKNOWN;
+	if (n_of_day)
+		*ret_due_ns = due_ns;
+	return n_of_day ? ALARM_OF_DAY : ALARM_OF_SPAN;
+}
+
+void alarm_timer_words(uint64_t ret[static 4], const struct alarm_timer *t)
+{
+	ret[0] = t->interval_ns / NS_PER_S;
+	ret[1] = t->interval_ns % NS_PER_S;
+	ret[2] = t->due_ns / NS_PER_S;
+	ret[3] = t->due_ns % NS_PER_S;
 }
 
 int alarms_read(struct alarm **ret, size_t *ret_n, pid_t pid)

@@ -39,6 +39,8 @@ enum {
 	MANY_PREFERRED = 5,
 	WEIGHTED = 6,
 	LOCK_ON_FAULT = 1, /* mlock2(2) */
+	/* timer_settime(2), TIMER_ABSTIME: <time.h> does not go with <linux/sched/types.h>. */
+	AT_A_TIME = 1,
 };
 
 /* A fact of the kernel: the number of the next watch. */
@@ -54,6 +56,7 @@ void attributes_fini(struct attributes *a)
 		free(a->items[i].locked);
 		free(a->items[i].watches);
 		free(a->items[i].alarms);
+		free(a->items[i].timers);
 	}
 	free(a->items);
 	*a = ATTRIBUTES_EMPTY;
@@ -644,6 +647,14 @@ size_t attributes_add_told(struct attributes *a, const struct attributes_told *t
 	return n_unknown;
 }
 
+int attributes_add_timer(struct attributes *a, pid_t pid, const struct alarm_timer *timer)
+{
+	for (size_t i = 0; i < a->n; i++)
+		if (a->items[i].pid == pid)
+			return array_add(a->items[i].timers, a->items[i].n_timers, *timer);
+	return -ESRCH;
+}
+
 /* ---- as text ---- */
 
 static const char *or_none(const char *text)
@@ -691,6 +702,9 @@ char *attributes_encode(const struct attributes *a, size_t *ret_len_bytes)
 			fprintf(f, "alarm %d %d %" PRIu64 " %" PRIu64 " %" PRIu64 "\n",
 				p->alarms[k].fd, p->alarms[k].ends_with_clock, p->alarms[k].due_ns,
 				p->alarms[k].interval_ns, p->alarms[k].ticks);
+		for (size_t k = 0; k < p->n_timers; k++)
+			fprintf(f, "timer %" PRId32 " %" PRIu64 " %" PRIu64 "\n", p->timers[k].id,
+				p->timers[k].due_ns, p->timers[k].interval_ns);
 		for (size_t k = 0; k < p->n_ranges; k++)
 			fprintf(f, "memory %" PRIx64 " %" PRIx64 " %s %s\n", p->ranges[k].start,
 				p->ranges[k].len_bytes, or_none(p->ranges[k].policy),
@@ -866,6 +880,21 @@ static int decode_alarm(struct attributes *a, const char *line)
 	return array_add(p->alarms, p->n_alarms, alarm);
 }
 
+static int decode_timer(struct attributes *a, const char *line)
+{
+	struct attributes_process *p = a->n ? &a->items[a->n - 1] : NULL;
+	struct alarm_timer t;
+	int end = 0;
+
+	if (!p ||
+	    sscanf(line, "timer %" SCNd32 " %" SCNu64 " %" SCNu64 "%n", &t.id, &t.due_ns,
+		   &t.interval_ns, &end) != 3 ||
+	    line[end] || t.id < 0 || !t.due_ns || t.due_ns > INT64_MAX ||
+	    t.interval_ns > INT64_MAX || p->n_timers >= ATTRIBUTES_ALARMS_MAX)
+		return -EBADMSG;
+	return array_add(p->timers, p->n_timers, t);
+}
+
 int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes)
 {
 	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
@@ -886,6 +915,7 @@ int attributes_decode(struct attributes *ret, const char *text, size_t len_bytes
 		    : !strncmp(line, "memory ", 7) ? decode_range(&a, line)
 		    : !strncmp(line, "watch ", 6)  ? decode_watch(&a, line)
 		    : !strncmp(line, "alarm ", 6)  ? decode_alarm(&a, line)
+		    : !strncmp(line, "timer ", 6)  ? decode_timer(&a, line)
 		    : !strncmp(line, "flags ", 6)  ? decode_flags(&a, line)
 		    : !strncmp(line, "keeps ", 6)  ? decode_keeps(&a, line)
 		    : !strncmp(line, "policy ", 7) ? decode_policy(&a, line)
@@ -995,6 +1025,19 @@ static int add_thread_calls(struct call_list *list, pid_t pid, const struct attr
 	return r;
 }
 
+/* What should have come meanwhile comes at once; of one that repeats the kernel counts how often, as ever. */
+static int add_timer_call(struct call_list *list, pid_t pid, const struct alarm_timer *t)
+{
+	struct attributes_call call = { .pid = pid,
+					.tid = pid,
+					.number = SYS_timer_settime,
+					.arguments = { (uint64_t)t->id, AT_A_TIME },
+					.mask_argument = 2 };
+
+	alarm_timer_words(call.mask, t);
+	return array_add(list->items, list->n, call);
+}
+
 static int add_calls(struct call_list *list, const struct attributes_process *p)
 {
 	const struct attributes_call personality = { .pid = p->pid,
@@ -1025,6 +1068,8 @@ static int add_calls(struct call_list *list, const struct attributes_process *p)
 	}
 	for (size_t i = 0; i < p->n_threads && r == 0; i++)
 		r = add_thread_calls(list, p->pid, &p->threads[i]);
+	for (size_t i = 0; i < p->n_timers && r == 0; i++)
+		r = add_timer_call(list, p->pid, &p->timers[i]);
 	return r;
 }
 

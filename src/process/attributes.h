@@ -84,6 +84,8 @@ struct attributes_process {
 	size_t n_watches;
 	struct alarm *alarms; /* owned */
 	size_t n_alarms;
+	struct alarm_timer *timers; /* owned */
+	size_t n_timers;
 };
 
 struct attributes {
@@ -114,6 +116,9 @@ struct attributes_told {
 
 /** Adds it. Returns how many threads have a timer slack that is not known yet. */
 size_t attributes_add_told(struct attributes *a, const struct attributes_told *told, size_t n);
+
+/** Adds a timer of process @pid. -ENOMEM, -ESRCH: the process is not there. */
+int attributes_add_timer(struct attributes *a, pid_t pid, const struct alarm_timer *timer);
 
 /** As text (owned); NULL without memory. */
 char *attributes_encode(const struct attributes *a, size_t *ret_len_bytes);

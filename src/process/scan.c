@@ -28,6 +28,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "gpu/vendor.h"
+#include "process/alarms.h"
 #include "process/connections.h"
 #include "process/leftover.h"
 #include "process/pidns.h"
@@ -1000,6 +1001,8 @@ static bool has_timer_of_unknown_thread(const char *timers)
 
 static void check_timers(struct scan *s)
 {
+	const bool is_told = access(ALARM_QUEUES, R_OK) == 0;
+
 	for (size_t i = 0; i < s->tree->n; i++) {
 		const struct proc_info *p = &s->tree->items[i];
 		auto_free char *text = NULL;
@@ -1007,7 +1010,10 @@ static void check_timers(struct scan *s)
 		if (p->state == 'Z' ||
 		    proc_file_read(p->id.pid, "timers", TIMERS_BYTES_MAX, &text, NULL) < 0)
 			continue;
-		const size_t n_of_day = count_timers(text, "\nClockID: 0\n", false);
+		const size_t n_of_day =
+			(is_told ? 0 : count_timers(text, "\nClockID: 0\n", false)) +
+			count_timers(text, "\nClockID: 8\n", false) +
+			count_timers(text, "\nClockID: 11\n", false);
 		if (n_of_day)
 			add_finding(s, SCAN_NOTE, SCAN_CRIU, p, "timer-of-day",
 				    "timers behind descriptors (timerfd_create) do not",

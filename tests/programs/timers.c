@@ -133,6 +133,8 @@ static bool descriptors_are_right(void)
 /* ---- at a time of day ---- */
 
 static int dated, calendar;
+static timer_t dated_timer;
+static bool is_carried; /* where the kernel shows its queues */
 static long long dated_ns, calendar_ns;
 
 static void make_dated(void)
@@ -143,18 +145,39 @@ static void make_dated(void)
 	calendar_ns = now + CALENDAR_NS;
 	dated = make_descriptor(CLOCK_REALTIME, TFD_TIMER_ABSTIME, dated_ns, 0);
 	calendar = make_descriptor(CLOCK_REALTIME, TFD_TIMER_ABSTIME, calendar_ns, CALENDAR_NS);
+
+	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMAX };
+	const struct itimerspec at = { .it_value = time_of(dated_ns) };
+	if (timer_create(CLOCK_REALTIME, &event, &dated_timer) < 0 ||
+	    timer_settime(dated_timer, TIMER_ABSTIME, &at, NULL) < 0)
+		die("timer_create: %s", strerror(errno));
+	is_carried = access("/proc/timer_list", R_OK) == 0;
 }
 
-/* Whether it comes when it is due, by what is left of it. */
+/* Whether what is left of it, asked for after @before_ns, is the time until then. */
+static bool is_left(const struct itimerspec *when, long long before_ns, long long due_ns)
+{
+	const long long left = when->it_value.tv_sec * NS_PER_S + when->it_value.tv_nsec;
+
+	return before_ns + left - NEAR_NS < due_ns &&
+	       due_ns < now_ns(CLOCK_REALTIME) + left + NEAR_NS;
+}
+
+/* Whether it comes when it is due. */
 static bool is_due(int fd, long long due_ns)
 {
 	struct itimerspec when;
-	const long long before = now_ns(CLOCK_REALTIME);
+	const long long before_ns = now_ns(CLOCK_REALTIME);
 
-	if (timerfd_gettime(fd, &when) < 0)
-		return false;
-	const long long left = when.it_value.tv_sec * NS_PER_S + when.it_value.tv_nsec;
-	return before + left - NEAR_NS < due_ns && due_ns < now_ns(CLOCK_REALTIME) + left + NEAR_NS;
+	return timerfd_gettime(fd, &when) == 0 && is_left(&when, before_ns, due_ns);
+}
+
+static bool timer_is_due(timer_t timer, long long due_ns)
+{
+	struct itimerspec when;
+	const long long before_ns = now_ns(CLOCK_REALTIME);
+
+	return timer_gettime(timer, &when) == 0 && is_left(&when, before_ns, due_ns);
 }
 
 /* It may tick between the calls. */
@@ -172,6 +195,9 @@ static bool dates_are_right(void)
 {
 	if (!is_due(dated, dated_ns))
 		return fails("a timer does not come at the time of day that it was set to");
+	if (is_carried && !timer_is_due(dated_timer, dated_ns))
+		return fails("a timer of the process does not come at the time of day that it was "
+			     "set to");
 	return calendar_is_right() || fails("a timer that repeats from a time of day on has "
 					    "another count, or comes at other times");
 }

@@ -336,6 +336,59 @@ static void alarms_are_set_again(void)
 	little_end(&l);
 }
 
+/* Of a text of the kernel's: two queues, and what waits in them. */
+static void queues_tell_how_a_timer_was_set(void)
+{
+	static const char queues[] =
+		"cpu: 0\n clock 0:\n  .index:      0\nactive timers:\n"
+		" #0: <0>, hrtimer_wakeup, S:01\n"
+		" # expires at 100-100 nsecs [in 7000000000 to 7000000000 nsecs]\n"
+		" #1: <0>, posix_timer_fn, S:01\n"
+		" # expires at 100-100 nsecs [in 2000000000 to 2000000000 nsecs]\n"
+		" clock 1:\n  .index:      1\nactive timers:\n"
+		" #0: <0>, posix_timer_fn, S:01\n"
+		" # expires at 777-777 nsecs [in 5000000000 to 5000000000 nsecs]\n"
+		" #1: <0>, posix_timer_fn, S:01\n"
+		" # expires at 778-778 nsecs [in -1000000000 to -1000000000 nsecs]\n"
+		"cpu: 1\n clock 5:\n  .index:      5\nactive timers:\n"
+		" #0: <0>, posix_timer_fn, S:01\n"
+		" # expires at 779-779 nsecs [in 5300000000 to 5300000000 nsecs]\n";
+	const uint64_t s = NS_PER_S;
+	uint64_t due_ns = 0;
+
+	CHECK(alarm_judge(queues, 5 * s, s / 5, &due_ns) == ALARM_OF_DAY && due_ns == 777);
+	CHECK(alarm_judge(queues, 51 * s / 10, s / 5, &due_ns) == ALARM_OF_DAY && due_ns == 777);
+	CHECK(alarm_judge(queues, 54 * s / 10, s / 5, &due_ns) == ALARM_OF_DAY && due_ns == 779);
+	CHECK(alarm_judge(queues, s / 10, 2 * s, &due_ns) == ALARM_OF_DAY && due_ns == 778);
+	due_ns = 1;
+	CHECK(alarm_judge(queues, 21 * s / 10, s / 5, &due_ns) == ALARM_OF_SPAN && due_ns == 1);
+	/* In none, in two of them, and two in one. */
+	CHECK(alarm_judge(queues, 7 * s, s / 5, &due_ns) == ALARM_UNKNOWN);
+	CHECK(alarm_judge(queues, 5 * s, 4 * s, &due_ns) == ALARM_UNKNOWN);
+	CHECK(alarm_judge(queues, 54 * s / 10, s, &due_ns) == ALARM_UNKNOWN);
+	CHECK(alarm_judge("", s, s, &due_ns) == ALARM_UNKNOWN && due_ns == 1);
+}
+
+static void timers_of_processes_are_set_by_themselves(void)
+{
+	const struct alarm_timer timer = { 3, 5 * NS_PER_S + 7, 2 * NS_PER_S + 1 };
+	auto_(attributes_fini) struct attributes a = ATTRIBUTES_EMPTY;
+	auto_free struct attributes_call *calls = NULL;
+	size_t n = 0;
+
+	a.items = calloc(1, sizeof(*a.items));
+	a.items[a.n++] = (struct attributes_process){ .pid = 12, .personality = UINT32_MAX };
+	CHECK(attributes_add_timer(&a, 13, &timer) == -ESRCH);
+	CHECK(attributes_add_timer(&a, 12, &timer) == 0);
+	there_and_back(&a);
+	CHECK(a.items[0].n_timers == 1 && a.items[0].timers[0].id == 3);
+	CHECK(attributes_calls(&calls, &n, &a) == 0 && n == 1);
+	CHECK(calls->pid == 12 && calls->tid == 12 && calls->number == SYS_timer_settime);
+	CHECK(calls->arguments[0] == 3 && calls->arguments[1] == TIMER_ABSTIME);
+	CHECK(calls->mask_argument == 2 && calls->mask[0] == 2 && calls->mask[1] == 1 &&
+	      calls->mask[2] == 5 && calls->mask[3] == 7);
+}
+
 static void watches_are_set_again(void)
 {
 	struct little l = little_start(watches_deleted, NULL);
@@ -365,5 +418,7 @@ int main(void)
 	reads_what_is_of_one_thread();
 	watches_are_set_again();
 	alarms_are_set_again();
+	queues_tell_how_a_timer_was_set();
+	timers_of_processes_are_set_by_themselves();
 	return 0;
 }
