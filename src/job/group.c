@@ -34,10 +34,7 @@ static const char *const step_state_names[GROUP_STEP_STATE__MAX] = { "waits", "b
 								     "undone" };
 
 static const struct schema_field step_fields[] = {
-	TEXT(struct group_step, "node", node),
 	TEXT(struct group_step, "job", job),
-	NUMBER(struct group_step, "stage", stage, FIELD_U32, 0, GROUP_STEPS_MAX),
-	FIELD(struct group_step, "after", after, FIELD_BOOL),
 	TEXT(struct group_step, "act", act.method),
 	PLAIN(struct group_step, "act_parameters", act.parameters, FIELD_OPTIONAL),
 	TEXT(struct group_step, "undo", undo.method),
@@ -47,7 +44,6 @@ static const struct schema_field step_fields[] = {
 
 static const struct schema_field group_fields[] = {
 	TEXT(struct group, "id", id),
-	TEXT(struct group, "kind", kind),
 	TEXT(struct group, "created", created),
 	WORD(struct group, way, way_names),
 	TEXT(struct group, "reason", reason),
@@ -93,7 +89,7 @@ int group_decode(struct group *ret, const char *text, size_t len_bytes, struct b
 	return 0;
 }
 
-struct group_step *group_add(struct group *g, const char *job, unsigned stage)
+struct group_step *group_add(struct group *g, const char *job)
 {
 	struct group_step *more = array_room(g->steps, g->n_steps, sizeof(*more));
 
@@ -101,7 +97,7 @@ struct group_step *group_add(struct group *g, const char *job, unsigned stage)
 		return NULL;
 	g->steps = more;
 	struct group_step *s = &g->steps[g->n_steps++];
-	*s = (struct group_step){ .stage = stage };
+	*s = (struct group_step){ 0 };
 	snprintf(s->job, sizeof(s->job), "%s", job);
 	return s;
 }
@@ -113,7 +109,6 @@ int group_act_set(struct group_act *ret, const char *method, json_t *parameters)
 	return parameters && !ret->parameters ? -ENOMEM : 0;
 }
 
-/* The commit is to outlast the machine: what it makes final may be on disk. */
 static int save_group(const struct group *g, struct brumate_error *err)
 {
 	auto_free char *text = group_encode(g);
@@ -121,21 +116,22 @@ static int save_group(const struct group *g, struct brumate_error *err)
 
 	if (!text || !path)
 		return brumate_fail(err, ENOMEM, "group %s: %m", g->id);
-	int r = g->way == GROUP_FINISH ? file_replace(AT_FDCWD, path, text, strlen(text), 0600)
-				       : file_swap(AT_FDCWD, path, text, strlen(text), 0600);
+	int r = file_swap(AT_FDCWD, path, text, strlen(text), 0600);
 	return r < 0 ? brumate_fail(err, -r, "%s: %m", path) : 0;
 }
 
-static void remove_group(struct group *g)
+static int remove_group(struct group *g, struct brumate_error *err)
 {
 	auto_free char *path = path_format("%s/%s", g->dir, group_record_name);
 
 	/* The record first: a directory without one is of a group that has ended. */
-	if (path && unlink(path) < 0 && errno != ENOENT)
-		log_warn("the record of a group that has ended stays: path=%s reason=\"%m\"", path);
+	if (!path || (unlink(path) < 0 && errno != ENOENT))
+		return brumate_fail(err, errno, "the record of group %s cannot be removed: %m",
+				    g->id);
 	remove_tree(AT_FDCWD, g->dir);
 	cleanup_close(&g->lock_fd);
 	cleanup_free(&g->dir);
+	return 0;
 }
 
 /* ---- who leads it ---- */
@@ -164,7 +160,7 @@ static int lead(const char *dir, int flags)
 	return fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : take_fd(&fd);
 }
 
-int group_begin(struct group *g, const char *kind, struct brumate_error *err)
+int group_begin(struct group *g, struct brumate_error *err)
 {
 	auto_free char *groups = NULL;
 	auto_close int all_fd = lock_groups(&groups, true);
@@ -175,7 +171,6 @@ int group_begin(struct group *g, const char *kind, struct brumate_error *err)
 	if (getrandom(&random, sizeof(random), 0) != sizeof(random))
 		return brumate_fail(err, errno, "getrandom: %m");
 	snprintf(g->id, sizeof(g->id), "%08x", random);
-	snprintf(g->kind, sizeof(g->kind), "%s", kind);
 	clock_stamp(g->created);
 	g->way = GROUP_FORWARD;
 	g->dir = path_format("%s/%s", groups, g->id);
@@ -190,7 +185,7 @@ int group_begin(struct group *g, const char *kind, struct brumate_error *err)
 	int r = g->lock_fd < 0 ? brumate_fail(err, -g->lock_fd, "%s: %m", g->dir)
 			       : save_group(g, err);
 	if (r < 0)
-		remove_group(g);
+		remove_group(g, NULL);
 	return r;
 }
 
@@ -215,7 +210,8 @@ static int take_over(struct group *ret, const char *dir, struct brumate_error *e
 	if (lock_fd == -EWOULDBLOCK)
 		return 1;
 	int r = load_group(ret, dir, err);
-	if (r == -ENOENT) { /* it ended, or never began */
+	if (r == -ENOENT || (r == 0 && ret->way == GROUP_FINISH)) { /* it ended, or never began */
+		group_fini(ret);
 		remove_tree(AT_FDCWD, dir);
 		return 1;
 	}
@@ -272,7 +268,7 @@ int group_take_over(void (*fn)(void *arg, struct group *g, const char *dir,
 	}
 }
 
-bool group_find_job(const char *job, char ret_kind[GROUP_KIND_BYTES])
+bool group_find_job(const char *job)
 {
 	auto_free char *groups = path_format("%s/groups", path_state_dir());
 	auto_closedir DIR *all = groups ? dir_open(AT_FDCWD, groups) : NULL;
@@ -287,16 +283,14 @@ bool group_find_job(const char *job, char ret_kind[GROUP_KIND_BYTES])
 			continue;
 		for (size_t i = 0; i < g.n_steps; i++)
 			found = found || !strcmp(g.steps[i].job, job);
-		if (found && ret_kind)
-			memcpy(ret_kind, g.kind, GROUP_KIND_BYTES);
 	}
 	return found;
 }
 
 /* ---- doing it ---- */
 
-/* The steps of one stage that are taken at once. */
-struct stage {
+/* The steps, which are taken at once. */
+struct running {
 	struct group *g;
 	group_run_fn run;
 	void *arg;
@@ -307,72 +301,62 @@ struct stage {
 	int result;		    /* under the lock: of that one */
 };
 
-struct stage_step {
-	struct stage *stage;
+struct running_step {
+	struct running *all;
 	struct group_step *step;
 	pthread_t thread;
 	bool has_thread;
 };
 
-static void end_step(struct stage *stage, struct group_step *step, int r,
+static void end_step(struct running *all, struct group_step *step, int r,
 		     const struct brumate_error *why)
 {
 	struct brumate_error unsaved = BRUMATE_ERROR_NONE;
 
-	pthread_mutex_lock(&stage->lock);
+	pthread_mutex_lock(&all->lock);
 	if (r == 0) {
-		step->state = stage->is_undo ? GROUP_STEP_UNDONE : GROUP_STEP_DONE;
+		step->state = all->is_undo ? GROUP_STEP_UNDONE : GROUP_STEP_DONE;
 		/* What the record does not say is done once more. */
-		if (save_group(stage->g, &unsaved) < 0)
+		if (save_group(all->g, &unsaved) < 0)
 			log_warn("%s", unsaved.text);
 		r = fault_point("group.step.end");
 	}
-	if (r < 0 && stage->result == 0) {
-		stage->result = r;
-		stage->first = *why;
-		if (!stage->first.code)
-			brumate_fail(&stage->first, -r, "group %s: %m", stage->g->id);
-		eventfd_write(stage->turn_fd, 1);
+	if (r < 0 && all->result == 0) {
+		all->result = r;
+		all->first = *why;
+		if (!all->first.code)
+			brumate_fail(&all->first, -r, "group %s: %m", all->g->id);
+		eventfd_write(all->turn_fd, 1);
 	}
-	pthread_mutex_unlock(&stage->lock);
+	pthread_mutex_unlock(&all->lock);
 }
 
 static void *take_step(void *arg)
 {
-	struct stage_step *s = arg;
+	struct running_step *s = arg;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	struct stage *stage = s->stage;
-	const struct group_act *act = stage->is_undo ? &s->step->undo : &s->step->act;
-	const bool may_turn = stage->g->way == GROUP_FORWARD;
-	const struct group_call call = {
-		stage->g, s->step, act, stage->is_undo, may_turn ? stage->turn_fd : -1, stage->arg
-	};
-	int r = *act->method ? stage->run(&call, &err) : 0;
+	struct running *all = s->all;
+	const struct group_call call = { all->g,
+					 s->step,
+					 all->is_undo ? &s->step->undo : &s->step->act,
+					 all->is_undo,
+					 all->is_undo ? -1 : all->turn_fd,
+					 all->arg };
 
-	end_step(stage, s->step, r, &err);
+	end_step(all, s->step, all->run(&call, &err), &err);
 	return NULL;
 }
 
-static bool is_wanted(const struct group *g, const struct group_step *s, unsigned number)
-{
-	const bool may_be_done = s->state == GROUP_STEP_BEGUN || s->state == GROUP_STEP_DONE;
-
-	if (s->stage != number)
-		return false;
-	if (g->way == GROUP_BACK)
-		return may_be_done && !s->after;
-	return s->after == (g->way == GROUP_FINISH) && s->state != GROUP_STEP_DONE;
-}
-
-static int pass_point(const struct group *g, unsigned number, const char *side)
+static int pass_point(const struct group *g, const char *side, struct brumate_error *err)
 {
 	char point[POINT_BYTES];
 
-	snprintf(point, sizeof(point), "group.%s%u.%s", way_names[g->way], number, side);
-	return fault_point(point);
+	snprintf(point, sizeof(point), "group.%s.%s", way_names[g->way], side);
+	int r = fault_point(point);
+	return r < 0 ? brumate_fail(err, -r, "group %s: %m", g->id) : 0;
 }
 
-static void take_steps(struct stage_step *taken, size_t n)
+static void take_steps(struct running_step *taken, size_t n)
 {
 	for (size_t i = 0; i + 1 < n; i++)
 		taken[i].has_thread = thread_start(&taken[i].thread, take_step, &taken[i]) == 0;
@@ -384,68 +368,47 @@ static void take_steps(struct stage_step *taken, size_t n)
 			pthread_join(taken[i].thread, NULL);
 }
 
-/* Takes the steps of a stage that are wanted, at once. */
-static int run_stage(struct stage *stage, unsigned number, struct brumate_error *err)
+/* Forward: all of them. Back: those that may have been done. */
+static int run_steps(struct running *all, struct brumate_error *err)
 {
-	struct group *g = stage->g;
-	auto_free struct stage_step *taken = calloc(g->n_steps, sizeof(*taken));
+	struct group *g = all->g;
+	auto_free struct running_step *taken = calloc(g->n_steps + 1, sizeof(*taken));
 	size_t n = 0;
 
 	if (!taken)
 		return brumate_fail(err, ENOMEM, "group %s: %m", g->id);
-	for (size_t i = 0; i < g->n_steps; i++)
-		if (is_wanted(g, &g->steps[i], number))
-			taken[n++] = (struct stage_step){ .stage = stage, .step = &g->steps[i] };
-	if (!n)
-		return 0;
-	for (size_t i = 0; i < n && g->way != GROUP_BACK; i++)
-		taken[i].step->state = GROUP_STEP_BEGUN;
+	all->is_undo = g->way == GROUP_BACK;
+	for (size_t i = 0; i < g->n_steps; i++) {
+		struct group_step *s = &g->steps[i];
+
+		if (all->is_undo && s->state != GROUP_STEP_BEGUN && s->state != GROUP_STEP_DONE)
+			continue;
+		taken[n++] = (struct running_step){ .all = all, .step = s };
+		if (!all->is_undo)
+			s->state = GROUP_STEP_BEGUN;
+	}
 	int r = save_group(g, err);
-	if (r == 0 && (r = pass_point(g, number, "begin")) < 0)
-		brumate_fail(err, -r, "group %s: %m", g->id);
+	if (r == 0)
+		r = pass_point(g, "begin", err);
 	if (r < 0)
 		return r;
-	stage->result = 0;
-	stage->first = BRUMATE_ERROR_NONE;
+	all->result = 0;
+	all->first = BRUMATE_ERROR_NONE;
 	take_steps(taken, n);
-	if (stage->result < 0)
-		*err = stage->first;
-	else if ((r = pass_point(g, number, "end")) < 0)
-		return brumate_fail(err, -r, "group %s: %m", g->id);
-	return stage->result;
+	if (all->result < 0)
+		*err = all->first;
+	return all->result < 0 ? all->result : pass_point(g, "end", err);
 }
 
-static unsigned last_stage(const struct group *g)
+static int go_back(struct running *all, struct brumate_error *err)
 {
-	unsigned last = 0;
-
-	for (size_t i = 0; i < g->n_steps; i++)
-		last = g->steps[i].stage > last ? g->steps[i].stage : last;
-	return last;
-}
-
-/* One way, all its stages, as far as they succeed: on the way back, too, what is to be undone before another stage is. */
-static int run_way(struct stage *stage, struct brumate_error *err)
-{
-	const unsigned last = last_stage(stage->g);
-	int r = 0;
-
-	stage->is_undo = stage->g->way == GROUP_BACK;
-	for (unsigned i = 0; i <= last && r == 0; i++)
-		r = run_stage(stage, stage->is_undo ? last - i : i, err);
-	return r;
-}
-
-static int go_back(struct stage *stage, struct brumate_error *err)
-{
-	struct group *g = stage->g;
+	struct group *g = all->g;
 	struct brumate_error why = BRUMATE_ERROR_NONE;
 
 	g->way = GROUP_BACK;
-	if (save_group(g, &why) < 0)
-		log_warn("%s", why.text);
-	why = BRUMATE_ERROR_NONE;
-	int r = run_way(stage, &why);
+	int r = run_steps(all, &why);
+	if (r == 0)
+		r = remove_group(g, &why);
 	if (r < 0) {
 		snprintf(g->reason, sizeof(g->reason), "%.500s", why.text);
 		save_group(g, NULL);
@@ -456,49 +419,33 @@ static int go_back(struct stage *stage, struct brumate_error *err)
 }
 
 /* Forward to the commit, and else back. */
-static int go_forward(struct stage *stage, struct brumate_error *err)
+static int go_forward(struct running *all, struct brumate_error *err)
 {
-	struct group *g = stage->g;
-	int r = run_way(stage, err);
+	struct group *g = all->g;
+	int r = run_steps(all, err);
 
 	if (r == 0 && (r = fault_point("group.commit.begin")) < 0)
 		brumate_fail(err, -r, "group %s: %m", g->id);
-	if (r == 0) {
-		g->way = GROUP_FINISH;
-		if ((r = save_group(g, err)) == 0)
-			return 0;
+	if (r == 0)
+		r = remove_group(g, err);
+	if (r < 0) {
+		snprintf(g->reason, sizeof(g->reason), "%.500s", err->text);
+		go_back(all, err);
 	}
-	snprintf(g->reason, sizeof(g->reason), "%.500s", err->text);
-	if (go_back(stage, err) == 0)
-		remove_group(g);
 	return r;
 }
 
 int group_run(struct group *g, group_run_fn run, void *arg, struct brumate_error *err)
 {
 	auto_close int turn_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	struct stage stage = { .g = g, .run = run, .arg = arg, .turn_fd = turn_fd };
+	struct running all = { .g = g, .run = run, .arg = arg, .turn_fd = turn_fd };
 	struct brumate_error own = BRUMATE_ERROR_NONE;
-	int r;
 
 	if (turn_fd < 0)
 		return brumate_fail(err, errno, "eventfd: %m");
-	pthread_mutex_init(&stage.lock, NULL);
-	if (g->way == GROUP_FORWARD && (r = go_forward(&stage, &own)) < 0) {
-		/* undone, as far as that goes */
-	} else if (g->way == GROUP_BACK) {
-		r = go_back(&stage, &own);
-		if (r == 0)
-			remove_group(g);
-	} else if ((r = run_way(&stage, &own)) < 0) {
-		snprintf(g->reason, sizeof(g->reason), "%.500s", own.text);
-		save_group(g, NULL);
-		brumate_wrap(&own, r, "it is done, but not all that was to follow");
-		brumate_hint(&own, "the next command goes on with that");
-	} else {
-		remove_group(g);
-	}
-	pthread_mutex_destroy(&stage.lock);
+	pthread_mutex_init(&all.lock, NULL);
+	int r = g->way == GROUP_FORWARD ? go_forward(&all, &own) : go_back(&all, &own);
+	pthread_mutex_destroy(&all.lock);
 	if (r < 0 && err)
 		*err = own;
 	return r;

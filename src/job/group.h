@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * A group: a record over several jobs with one intent, all or none. Its steps are acts that each have an undo; stages of them are
- * taken in order, the steps of one stage at once. Until the last stage is done the group goes back where a step fails or
- * its leader dies: undos are made, last stage first. That the record says `finish` is the commit: from there on
- * what is left is only ever finished. The record is $BRUMATE_STATE_DIR/groups/ID/group.json, replaced atomically before and after each
- * stage; it is removed at the end. Its leader holds a lock there, so a record whose lock nobody holds is taken over by the next
- * command, which does what the record says.
+ * A group: a record over several jobs with one intent, all or none. Its steps are acts that each have an undo, and are taken at
+ * once; where one fails, or their leader dies, those that were begun are undone. The record is
+ * $BRUMATE_STATE_DIR/groups/ID/group.json, replaced atomically before and after each step. That it is removed is the commit. Its leader
+ * holds a lock there, so a record whose lock nobody holds is taken over by the next command, which undoes what it says.
  *
- * What a step does is its runner's: a method of a job on this node or the same on another one. A step may
- * be begun twice, and undone before it was begun: acts are states to be reached.
+ * What a step does is its runner's: a method of a job. A step may be undone before it was begun: acts are states to be reached.
  */
 #pragma once
 
@@ -19,17 +16,12 @@
 #include "base/error.h"
 #include "job/target.h"
 
-enum {
-	GROUP_STEPS_MAX = 65536,
-	GROUP_KIND_BYTES = 16,
-	GROUP_NODE_BYTES = 256,
-	GROUP_METHOD_BYTES = 24
-};
+enum { GROUP_STEPS_MAX = 65536, GROUP_METHOD_BYTES = 24 };
 
 enum group_way {
 	GROUP_FORWARD, /* nothing is final: who takes it over undoes it */
 	GROUP_BACK,
-	GROUP_FINISH, /* committed */
+	GROUP_FINISH, /* committed: older versions wrote it before they removed the record */
 	GROUP_WAY__MAX,
 };
 
@@ -48,20 +40,16 @@ struct group_act {
 };
 
 struct group_step {
-	char node[GROUP_NODE_BYTES]; /* empty: this one */
-	char job[JOB_ID_BYTES];	     /* empty: of no job alone */
-	unsigned stage;
-	bool after; /* taken once the group is committed; has no undo */
+	char job[JOB_ID_BYTES];
 	struct group_act act, undo;
 	enum group_step_state state;
 };
 
 struct group {
 	char id[JOB_ID_BYTES];
-	char kind[GROUP_KIND_BYTES]; /* chooses the runner: "swap" */
-	char created[32];	     /* RFC 3339 */
+	char created[32]; /* RFC 3339 */
 	enum group_way way;
-	char reason[JOB_MESSAGE_BYTES]; /* why it goes back, or could not be finished yet; empty */
+	char reason[JOB_MESSAGE_BYTES]; /* why it goes back; empty */
 	struct group_step *steps;	/* owned */
 	size_t n_steps;
 	char *dir;   /* owned */
@@ -74,21 +62,21 @@ void group_fini(struct group *g);
 DEFINE_AUTO_FINI(struct group, group_fini)
 
 /** Adds a step without acts, which the caller fills in, to a group that has yet to begin. NULL without memory. */
-struct group_step *group_add(struct group *g, const char *job, unsigned stage);
+struct group_step *group_add(struct group *g, const char *job);
 
 /** Sets what is to be done. @parameters: a JSON object (borrowed), NULL: {}. 0 or -ENOMEM. */
 int group_act_set(struct group_act *ret, const char *method, json_t *parameters);
 
 /** Writes the record of a group whose steps are all added, and leads it: nothing is done yet. */
-int group_begin(struct group *g, const char *kind, struct brumate_error *err);
+int group_begin(struct group *g, struct brumate_error *err);
 
-/** What runners are given; both borrowed. Of the steps of a stage, each has a thread. */
+/** What runners are given; all borrowed. Each step has a thread. */
 struct group_call {
 	const struct group *group;
 	const struct group_step *step;
 	const struct group_act *act; /* the step's act or its undo */
 	bool is_undo;
-	int turn_fd; /* readable once another step of this stage has failed, and this one need not succeed any more; -1: it must */
+	int turn_fd; /* readable once another step has failed, and this one need not succeed any more; -1: it must */
 	void *arg;
 };
 typedef int (*group_run_fn)(const struct group_call *call, struct brumate_error *err);
@@ -98,7 +86,7 @@ typedef int (*group_run_fn)(const struct group_call *call, struct brumate_error 
  * @g: led by the caller
  *
  * Return: 0: all is done, and the record gone. <0: what the first failure was, with all undone and the record gone; or, with
- * @g->dir still set, with some of it not undone (or not finished) yet: the record stays, and the next group_run() goes on.
+ * @g->dir still set, with some of it not undone yet: the record stays, and the next group_run() goes on.
  */
 int group_run(struct group *g, group_run_fn run, void *arg, struct brumate_error *err);
 
@@ -108,8 +96,8 @@ int group_take_over(void (*fn)(void *arg, struct group *g, const char *dir,
 			       const struct brumate_error *why),
 		    void *arg, struct brumate_error *err);
 
-/** Whether a group that has not ended is of this job: then its @ret_kind, if that is not NULL. */
-bool group_find_job(const char *job, char ret_kind[GROUP_KIND_BYTES]);
+/** Whether a group that has not ended is of this job. */
+bool group_find_job(const char *job);
 
 /** Reads a record. Pure; takes foreign bytes. -EBADMSG, -ENOMEM. */
 int group_decode(struct group *ret, const char *text, size_t len_bytes, struct brumate_error *err);

@@ -19,9 +19,7 @@
 
 enum { UNDO_WAIT_MS = 60000 };
 
-static const char swap_kind[] = "swap";
-
-/* ---- the steps of a group of this node ---- */
+/* ---- the steps of a group ---- */
 
 struct leader {
 	const struct service_call *call;
@@ -127,7 +125,7 @@ static void note_events(const struct group *g, const char *what, const char *rea
 
 		if (job_load(&j, g->steps[i].job, NULL) == 0)
 			event_add(&j.target, what,
-				  json_pack("{s:s,s:o}", "group", g->kind, "reason",
+				  json_pack("{s:s,s:o}", "group", "swap", "reason",
 					    wire_string(reason)));
 	}
 }
@@ -142,13 +140,10 @@ static void put_right(void *arg, struct group *g, const char *dir, const struct 
 		log_warn("a group is left as it is: path=%s reason=\"%s\"", dir, why->text);
 		return;
 	}
-	if (strcmp(g->kind, swap_kind) != 0)
-		return; /* of several nodes: its own command */
 	note_events(g, "undone", g->reason);
-	log_info("a %s whose command died is put right: group=%s", g->kind, g->id);
+	log_info("a swap whose command died is put right: group=%s", g->id);
 	if (lead_group(arg, g, NULL, &err) < 0)
-		log_warn("a %s is not put right yet: group=%s reason=\"%s\"", g->kind, g->id,
-			 err.text);
+		log_warn("a swap is not put right yet: group=%s reason=\"%s\"", g->id, err.text);
 }
 
 void groups_put_right(const struct service_call *call)
@@ -175,11 +170,9 @@ DEFINE_AUTO_FINI(struct swap, swap_fini)
 
 static int check_free(const struct job *j, struct brumate_error *err)
 {
-	char kind[GROUP_KIND_BYTES];
-
-	if (!group_find_job(j->id, kind))
+	if (!group_find_job(j->id))
 		return 0;
-	brumate_fail(err, EBUSY, "job %s (%s) is part of another %s", j->id, j->name, kind);
+	brumate_fail(err, EBUSY, "job %s (%s) is part of another swap", j->id, j->name);
 	brumate_hint(err, "wait until that has ended");
 	return -EBUSY;
 }
@@ -218,7 +211,7 @@ static int check_swap(const struct swap *s, struct brumate_error *err)
 static int add_step(struct group *g, const struct job *j, const char *act, const char *undo,
 		    const struct job *other, int64_t timeout_ms)
 {
-	struct group_step *step = group_add(g, j->id, 0);
+	struct group_step *step = group_add(g, j->id);
 	auto_json json_t *forward = json_object(),
 			 *back = json_pack("{s:i}", "wait_ms", UNDO_WAIT_MS);
 	json_t *resume = !strcmp(act, "Resume") ? forward : back;
@@ -269,7 +262,7 @@ int service_swap(const struct service_call *call, json_t *parameters, json_t **r
 		added = add_step(&g, &s.comes, "Resume", "Suspend", &s.leaves, s.timeout_ms);
 	if (added < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	r = group_begin(&g, swap_kind, err);
+	r = group_begin(&g, err);
 	if (r == 0)
 		r = lead_group(call, &g, &results, err);
 	if (r < 0) {

@@ -11,9 +11,9 @@ from servers import Connection, Server
 
 GPU_MIB = 256
 POINTS = [
-    "group.forward0.begin",
+    "group.forward.begin",
     "group.step.end",
-    "group.forward0.end",
+    "group.forward.end",
     "group.commit.begin",
 ]
 
@@ -134,7 +134,7 @@ def its_command_is_killed(bed):
 @case
 def its_command_is_killed_on_the_way_back(bed):
     first, second = start(bed)
-    for point in ("group.back0.begin", "group.step.end", "group.back0.end"):
+    for point in ("group.back.begin", "group.step.end", "group.back.end"):
         bed.fault("resume.data-in.begin", "error:5", f"{point} kill")
         result = bed.cli("swap", first.job, second.job)
         expect(result.code and bed.has_fired(), f"{point}: {result.code}")
