@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * Connections that the caller makes again, in the images of a dump. CRIU, asked for no state of TCP connections
- * (criu_options.leaves_connections), writes them down as sockets; here they become external files, which our plugin is
+ * (criu_tcp.is_carried), writes them down as sockets; here they become external files, which our plugin is
  * given at the restore.
  */
 #pragma once

@@ -820,7 +820,7 @@ static int ask_for_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fd
 	/* Making the lock and taking it back costs ten times what the dump of a small job does. */
 	if (s->lock == LOCK_SPARED && heal_has_tcp(&s->heal))
 		s->lock = LOCK_NEEDED;
-	r = set_common(opts, o, s->lock == LOCK_NEEDED && !o->holds_network && heal_can_lock(), fds,
+	r = set_common(opts, o, s->lock == LOCK_NEEDED && !o->tcp.is_held && heal_can_lock(), fds,
 		       err);
 	if (r >= 0 && o->user)
 		r = lend_images(s, s->lock == LOCK_NEEDED, err);
@@ -834,9 +834,9 @@ static int ask_for_dump(struct session *s, Criu__Opts *opts, struct criu_fds *fd
 	opts->has_leave_running = true;
 	opts->leave_running = o->leave_running;
 	opts->has_tcp_established = opts->tcp_established = true;
-	opts->has_tcp_close = opts->tcp_close = o->leaves_connections && s->lock == LOCK_NEEDED;
+	opts->has_tcp_close = opts->tcp_close = o->tcp.is_carried && s->lock == LOCK_NEEDED;
 	opts->has_tcp_skip_in_flight = true;
-	opts->tcp_skip_in_flight = o->tcp_skip_in_flight;
+	opts->tcp_skip_in_flight = o->tcp.skip_in_flight;
 	opts->external = (char **)o->externals;
 	while (o->externals && o->externals[opts->n_external])
 		opts->n_external++;
@@ -1023,7 +1023,7 @@ static int check_connections(const struct session *s, struct brumate_error *err)
 {
 	const struct criu_options *o = s->options;
 
-	if (connections_may_be_repaired() || o->tcp_close ||
+	if (connections_may_be_repaired() || o->tcp.close ||
 	    !criu_images_have_tcp(o->images_dir_fd))
 		return 0;
 	brumate_fail(
@@ -1051,7 +1051,7 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *f
 	if (r >= 0)
 		r = set_common(opts, o, !o->is_apart && heal_can_lock(), fds, err);
 	if (r >= 0 && o->user)
-		r = lend_images(s, !o->tcp_close && criu_images_have_tcp(o->images_dir_fd), err);
+		r = lend_images(s, !o->tcp.close && criu_images_have_tcp(o->images_dir_fd), err);
 	if (r < 0)
 		return r;
 	/* In another namespace the root is to be a child of its init, which CRIU's end makes it. */
@@ -1060,8 +1060,8 @@ static int start_restore(struct session *s, Criu__Opts *opts, struct criu_fds *f
 	/* CRIU signals it to stop before it detaches, so that it runs no instruction even if we are killed. */
 	opts->has_leave_stopped = opts->leave_stopped = o->is_apart;
 	opts->has_tcp_established = opts->has_tcp_close = true;
-	opts->tcp_established = !o->tcp_close;
-	opts->tcp_close = o->tcp_close;
+	opts->tcp_established = !o->tcp.close;
+	opts->tcp_close = o->tcp.close;
 	return add_inherits(opts, items, pointers, fds, o, err);
 }
 

@@ -87,17 +87,19 @@ struct criu_plugin {
 char *criu_plugin_dir(void);
 
 struct criu_options {
-	int images_dir_fd;	      /* borrowed */
-	int work_dir_fd;	      /* borrowed; where the log goes */
-	const char *log_name;	      /* "dump.log" */
-	struct proc_id root;	      /* dump: the root of the tree */
-	bool leave_running;	      /* dump */
-	bool shell_job;		      /* session or terminal from outside the tree */
-	bool tcp_skip_in_flight;      /* dump: leave out connections nobody has accepted */
-	bool leaves_connections;      /* dump: the caller carries TCP connections (criu/carry.h) */
-	bool holds_network;	      /* dump: the caller lets no packet through */
-	bool tcp_close;		      /* restore established connections as closed */
-	const char *const *externals; /* dump: NULL-terminated, or NULL */
+	int images_dir_fd;    /* borrowed */
+	int work_dir_fd;      /* borrowed; where the log goes */
+	const char *log_name; /* "dump.log" */
+	struct proc_id root;  /* dump: the root of the tree */
+	bool leave_running;   /* dump */
+	bool shell_job;	      /* session or terminal from outside the tree */
+	struct criu_tcp {
+		bool skip_in_flight; /* dump: leave out connections nobody has accepted */
+		bool is_carried;     /* dump: by the caller (criu/carry.h) */
+		bool is_held;	     /* dump: the caller lets no packet through */
+		bool close;	     /* restore established connections as closed */
+	} tcp;
+	const char *const *externals;	     /* dump: NULL-terminated, or NULL */
 	const struct criu_inherit *inherits; /* restore */
 	size_t n_inherits;
 	/* CRIU runs as this user, with CAP_CHECKPOINT_RESTORE and no more: the images and the processes cannot make it open,

@@ -107,7 +107,7 @@ static struct job_file *find_or_add(struct finding *f, const char *path, pid_t p
 	struct job_file *file = f->files.n < JOB_FILES_MAX ? job_files_add(&f->files, path) : NULL;
 	if (file) {
 		file->in_sequence = true;
-		file->pid = pid;
+		file->seen.pid = pid;
 	}
 	return file;
 }
@@ -157,11 +157,11 @@ static int look_at_descriptor(struct finding *f, pid_t pid, int dir_fd, const ch
 	struct job_file *file = find_or_add(f, path, pid);
 	if (!file)
 		return -ENOMEM;
-	file->is_opened = true;
-	file->is_leased = file->is_leased || d.is_leased;
+	file->seen.is_opened = true;
+	file->seen.is_leased = file->seen.is_leased || d.is_leased;
 	if (!(d.flags & O_APPEND)) {
 		file->in_sequence = false;
-		file->is_within = file->is_within || d.position != (uint64_t)st.st_size;
+		file->seen.is_within = file->seen.is_within || d.position != (uint64_t)st.st_size;
 	}
 	return 0;
 }
@@ -214,7 +214,7 @@ static int look_at_mappings(struct finding *f, pid_t pid)
 		struct job_file *file = find_or_add(f, m.path, pid);
 		if (!file)
 			return -ENOMEM;
-		file->is_mapped = file->is_within = true;
+		file->is_mapped = file->seen.is_within = true;
 		file->in_sequence = false;
 	}
 	return 0;
@@ -224,22 +224,22 @@ static int look_at_mappings(struct finding *f, pid_t pid)
 
 static bool is_memory(const struct job_file *f)
 {
-	return f->is_tmpfs && (f->is_mapped || begins_with(f->path, "/dev/shm/"));
+	return f->seen.is_tmpfs && (f->is_mapped || begins_with(f->path, "/dev/shm/"));
 }
 
 /* The name leads to it, for us as for the process. */
 static bool is_same_file(const struct job_file *f, const struct stat *st)
 {
 	char link[64], path[PATH_MAX];
-	bool found = !f->is_opened;
-	auto_closedir DIR *dir = f->is_opened ? proc_dir_open(f->pid, "fd") : NULL;
+	bool found = !f->seen.is_opened;
+	auto_closedir DIR *dir = f->seen.is_opened ? proc_dir_open(f->seen.pid, "fd") : NULL;
 	struct dirent *entry;
 
 	while (dir && !found && dir_next(dir, &entry) > 0) {
 		struct stat other;
 
 		snprintf(link, sizeof(link), "fd/%.16s", entry->d_name);
-		found = proc_link_read(f->pid, link, path, sizeof(path)) >= 0 &&
+		found = proc_link_read(f->seen.pid, link, path, sizeof(path)) >= 0 &&
 			!strcmp(path, f->path) &&
 			scan_stat_fd(dirfd(dir), entry->d_name, &other) == 0 &&
 			other.st_dev == st->st_dev && other.st_ino == st->st_ino;
@@ -261,7 +261,7 @@ static void take_status(struct job_file *f, const struct stat *st)
 /* Opens it, unless that would break a lease; false where it is none of ours to keep: its name leads elsewhere, or to nothing. */
 static bool open_file(struct job_file *f, int root_fd)
 {
-	auto_close int fd = f->is_leased ? -1 : job_file_open(root_fd, f->path, O_RDONLY);
+	auto_close int fd = f->seen.is_leased ? -1 : job_file_open(root_fd, f->path, O_RDONLY);
 	auto_close int path_fd = fd < 0 ? job_file_open(root_fd, f->path, O_PATH) : -1;
 	struct statfs fs;
 	struct stat st;
@@ -269,9 +269,9 @@ static bool open_file(struct job_file *f, int root_fd)
 	if (fstat(fd < 0 ? path_fd : fd, &st) < 0 || !S_ISREG(st.st_mode) || !is_same_file(f, &st))
 		return false;
 	take_status(f, &st);
-	f->is_tmpfs = fstatfs(fd < 0 ? path_fd : fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
+	f->seen.is_tmpfs = fstatfs(fd < 0 ? path_fd : fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
 	f->kind = is_memory(f) ? JOB_FILE_MEMORY : JOB_FILE_WRITTEN;
-	f->fd = take_fd(&fd);
+	f->seen.fd = take_fd(&fd);
 	return true;
 }
 

@@ -48,7 +48,7 @@ static int read_limit(uint64_t *ret, const struct op *op, struct brumate_error *
 static bool is_always_copied(const struct job_file *f)
 {
 	return f->kind == JOB_FILE_MEMORY || (f->is_mapped && f->size_bytes <= MAPPED_BYTES_MAX) ||
-	       (f->is_tmpfs && f->size_bytes <= TMPFS_BYTES_MAX);
+	       (f->seen.is_tmpfs && f->size_bytes <= TMPFS_BYTES_MAX);
 }
 
 /* On one file system that can have the same blocks in two files (ioctl_ficlone(2)). */
@@ -58,7 +58,7 @@ static bool can_clone(const struct job_file *f, int dir_fd)
 					       0xca451a4e /* bcachefs */, 0x7461636f /* ocfs2 */ };
 	struct statfs here, there;
 
-	if (fstatfs(f->fd, &here) < 0 || fstatfs(dir_fd, &there) < 0 ||
+	if (fstatfs(f->seen.fd, &here) < 0 || fstatfs(dir_fd, &there) < 0 ||
 	    memcmp(&here.f_fsid, &there.f_fsid, sizeof(here.f_fsid)))
 		return false;
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
@@ -69,7 +69,7 @@ static bool can_clone(const struct job_file *f, int dir_fd)
 
 static bool is_copied(const struct job_file *f, int dir_fd, uint64_t limit)
 {
-	return f->fd >= 0 &&
+	return f->seen.fd >= 0 &&
 	       (is_always_copied(f) || (limit && (f->size_bytes <= limit || can_clone(f, dir_fd))));
 }
 
@@ -78,7 +78,7 @@ static bool is_copied(const struct job_file *f, int dir_fd, uint64_t limit)
 static int refuse(const struct job_file *f, const char *why, const char *hint,
 		  struct brumate_error *err)
 {
-	brumate_fail(err, EOPNOTSUPP, "process %d writes to %s, %s", f->pid, f->path, why);
+	brumate_fail(err, EOPNOTSUPP, "process %d writes to %s, %s", f->seen.pid, f->path, why);
 	brumate_hint(err, "%s", hint);
 	return -EOPNOTSUPP;
 }
@@ -86,14 +86,14 @@ static int refuse(const struct job_file *f, const char *why, const char *hint,
 static int check_file(const struct op *op, const struct job_file *f, int dir_fd, uint64_t limit,
 		      struct brumate_error *err)
 {
-	if (f->kind == JOB_FILE_MEMORY && f->fd < 0)
+	if (f->kind == JOB_FILE_MEMORY && f->seen.fd < 0)
 		return refuse(f, "shared memory that the job's user may not read",
 			      "its content belongs to the checkpoint: let its owner give the "
 			      "right to read it",
 			      err);
 	if (!op->request->with_files || is_copied(f, dir_fd, limit))
 		return 0;
-	if (f->fd < 0)
+	if (f->seen.fd < 0)
 		return refuse(f, "which the job's user may not read",
 			      "--with-files has to copy it: checkpoint without it, or change its "
 			      "permissions",
@@ -144,7 +144,7 @@ int job_files_check(struct op *op, uint64_t *ret_bytes, struct brumate_error *er
 		struct stat st;
 
 		r = check_file(op, f, dir_fd, limit, err);
-		if (is_copied(f, dir_fd, limit) && fstat(f->fd, &st) == 0)
+		if (is_copied(f, dir_fd, limit) && fstat(f->seen.fd, &st) == 0)
 			bytes += (uint64_t)st.st_blocks * 512;
 	}
 	*ret_bytes = bytes + sum.bytes;
@@ -154,7 +154,7 @@ int job_files_check(struct op *op, uint64_t *ret_bytes, struct brumate_error *er
 /* Not in it, and as it seems not only appended to. */
 static bool may_be_refused(const struct job_file *f, bool copied)
 {
-	return f->kind == JOB_FILE_WRITTEN && !copied && f->is_within;
+	return f->kind == JOB_FILE_WRITTEN && !copied && f->seen.is_within;
 }
 
 int job_files_scan(struct op *op, struct scan_report *report, struct brumate_error *err)
@@ -169,14 +169,14 @@ int job_files_scan(struct op *op, struct scan_report *report, struct brumate_err
 		const struct job_file *f = &files.items[i];
 		struct scan_finding found = { .level = SCAN_NOTE,
 					      .scope = SCAN_CRIU,
-					      .pid = f->pid,
+					      .pid = f->seen.pid,
 					      .what = "written-file" };
 
 		if (!may_be_refused(f, is_copied(f, -1, limit)))
 			continue;
 		snprintf(found.text, sizeof(found.text),
 			 "process %d writes within a file that is not in a checkpoint: %.150s",
-			 f->pid, f->path);
+			 f->seen.pid, f->path);
 		snprintf(found.hint, sizeof(found.hint),
 			 "a restore refuses it once it has changed; checkpoint --with-files takes "
 			 "it in");
@@ -192,7 +192,7 @@ static int copy_file(struct job_file *f, int dir_fd, size_t number)
 	snprintf(f->copy, sizeof(f->copy), JOB_FILES_COPY "%zu", number);
 	auto_close int fd = openat(dir_fd, f->copy, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 
-	return fd < 0 ? -errno : job_file_copy(fd, f->fd, 0, f->size_bytes);
+	return fd < 0 ? -errno : job_file_copy(fd, f->seen.fd, 0, f->size_bytes);
 }
 
 /* From here on a write to a page that was dirty already changes the time of the file, as one to any other does. */
@@ -200,7 +200,7 @@ static int write_back(const struct job_file *f)
 {
 	const unsigned how = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE;
 
-	return f->is_tmpfs || sync_file_range(f->fd, 0, 0, how) == 0 ? 0 : -errno;
+	return f->seen.is_tmpfs || sync_file_range(f->seen.fd, 0, 0, how) == 0 ? 0 : -errno;
 }
 
 /* What was read of a file while its job ran. */
@@ -237,7 +237,7 @@ static int hash_ahead(struct op *op, struct job_files_ahead *all, const struct j
 
 		r = progress_check(&op->progress, err);
 		if (r == 0 &&
-		    job_file_digest_add(run, f->fd, at,
+		    job_file_digest_add(run, f->seen.fd, at,
 					left < AHEAD_STEP_BYTES ? left : AHEAD_STEP_BYTES) < 0)
 			return 0; /* it is another one by now */
 	}
@@ -260,8 +260,9 @@ int job_files_hash_ahead(struct op *op, struct brumate_error *err)
 	for (size_t i = 0; r == 0 && i < files.n; i++) {
 		const struct job_file *f = &files.items[i];
 
-		if (f->kind != JOB_FILE_WRITTEN || f->fd < 0 || f->in_sequence || f->is_within ||
-		    !job_file_is_long(f->size_bytes) || f->size_bytes > AHEAD_BYTES_MAX - sum)
+		if (f->kind != JOB_FILE_WRITTEN || f->seen.fd < 0 || f->in_sequence ||
+		    f->seen.is_within || !job_file_is_long(f->size_bytes) ||
+		    f->size_bytes > AHEAD_BYTES_MAX - sum)
 			continue;
 		sum += f->size_bytes;
 		r = hash_ahead(op, all, f, err);
@@ -283,7 +284,7 @@ static int finish_ahead(const struct op *op, struct job_file *f)
 		if (f->size_bytes < a->size_bytes ||
 		    job_file_is_long(f->size_bytes - a->size_bytes))
 			return 0;
-		int r = job_file_digest_add(a->run, f->fd, a->size_bytes,
+		int r = job_file_digest_add(a->run, f->seen.fd, a->size_bytes,
 					    f->size_bytes - a->size_bytes);
 		if (r == 0)
 			r = digest_take(a->run, &f->digest);
@@ -298,7 +299,7 @@ static int take_content(const struct op *op, struct job_file *f)
 
 	if (r == 0) {
 		f->has_samples = job_file_is_long(f->size_bytes);
-		r = job_file_digest(&f->digest, f->has_samples, f->fd, f->size_bytes);
+		r = job_file_digest(&f->digest, f->has_samples, f->seen.fd, f->size_bytes);
 	}
 	if (r < 0)
 		return r;
@@ -313,7 +314,7 @@ static int save_file(struct op *op, struct job_file *f, size_t number, uint64_t 
 
 	if (is_copied(f, op->images.dir_fd, limit))
 		r = copy_file(f, op->images.dir_fd, number);
-	if (r == 0 && f->kind == JOB_FILE_WRITTEN && f->fd >= 0)
+	if (r == 0 && f->kind == JOB_FILE_WRITTEN && f->seen.fd >= 0)
 		r = take_content(op, f);
 	return r < 0 ? brumate_fail(err, -r, "%s, which the job has open: %m", f->path) : 0;
 }

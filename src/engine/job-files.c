@@ -30,7 +30,7 @@ void job_files_fini(struct job_files *f)
 {
 	for (size_t i = 0; i < f->n; i++) {
 		free(f->items[i].path);
-		cleanup_close(&f->items[i].fd);
+		cleanup_close(&f->items[i].seen.fd);
 	}
 	free(f->items);
 	*f = JOB_FILES_EMPTY;
@@ -43,7 +43,7 @@ struct job_file *job_files_add(struct job_files *f, const char *path)
 	if (!items)
 		return NULL;
 	f->items = items;
-	items[f->n] = (struct job_file){ .path = strdup(path), .fd = -1 };
+	items[f->n] = (struct job_file){ .path = strdup(path), .seen.fd = -1 };
 	return items[f->n].path ? &items[f->n++] : NULL;
 }
 
@@ -123,7 +123,7 @@ static int decode_all(struct job_files *ret, json_t *o, struct brumate_error *er
 				    JOB_FILES_RECORD, version, RECORD_VERSION);
 	r = schema_decode(record_fields, N_OF(record_fields), ret, o, 0, err);
 	for (size_t i = 0; i < ret->n; i++)
-		ret->items[i].fd = -1;
+		ret->items[i].seen.fd = -1;
 	for (size_t i = 0; r == 0 && i < ret->n; i++)
 		if (!is_sound(&ret->items[i]))
 			r = -EBADMSG;

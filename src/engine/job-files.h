@@ -56,13 +56,15 @@ struct job_file {
 	struct digest digest;
 	char key[JOB_FILE_KEY_BYTES];	/* for CRIU, where that is not the path; else empty */
 	char copy[JOB_FILE_COPY_BYTES]; /* next to CRIU's images; empty: none */
-	/* Not in the record. */
-	int fd;		/* open to read; -1: it cannot be, or not yet */
-	pid_t pid;	/* of a process that has it */
-	bool is_leased; /* for writing: to open it would break that */
-	bool is_opened; /* by a descriptor, not by a mapping alone */
-	bool is_tmpfs;
-	bool is_within; /* a descriptor stands before its end, or it is mapped: it is written to in its middle, as it seems */
+	/* How it was found; not in the record. */
+	struct job_file_seen {
+		int fd;		/* open to read; -1: it cannot be, or not yet */
+		pid_t pid;	/* of a process that has it */
+		bool is_leased; /* for writing: to open it would break that */
+		bool is_opened; /* by a descriptor, not by a mapping alone */
+		bool is_tmpfs;
+		bool is_within; /* a descriptor stands before its end, or it is mapped: it is written to in its middle, as it seems */
+	} seen;
 };
 
 struct job_files {

@@ -571,7 +571,7 @@ static int call_criu(struct op *op, struct criu_options *options, struct brumate
 
 	options->images_dir_fd = op->images.dir_fd;
 	options->shell_job = m->shell_job;
-	options->tcp_close = op->request->tcp_close || m->tcp_close;
+	options->tcp.close = op->request->tcp_close || m->tcp_close;
 	options->timeout_s = CRIU_TIMEOUT_S;
 	int r = rights_for_restore(op, &options->user, err);
 	if (r == 0)

@@ -10,7 +10,8 @@ static char *rewrite(const char *text, size_t len)
 	if (job_files_decode(&f, text, len, NULL) < 0)
 		return NULL;
 	for (size_t i = 0; i < f.n; i++)
-		if (f.items[i].path[0] != '/' || f.items[i].mode > 07777 || f.items[i].fd != -1)
+		if (f.items[i].path[0] != '/' || f.items[i].mode > 07777 ||
+		    f.items[i].seen.fd != -1)
 			abort();
 	char *again = job_files_encode(&f);
 	if (!again)
