@@ -47,13 +47,13 @@ static void fail(struct listen *l, const struct brumate_error *why)
 {
 	struct shim *s = l->shim;
 
+	for (size_t i = 0; i < s->listeners.n; i++)
+		listener_hang_up(&s->listeners, i);
 	log_warn("job %s is asked for and cannot be restored: reason=\"%s\"", s->job.id, why->text);
 	hooks_failed(s, "wake", why->text);
 	snprintf(s->job.message, sizeof(s->job.message),
 		 "wake: a connection to %s was reset: %.400s", l->at, why->text);
 	job_save(&s->job, NULL);
-	for (size_t i = 0; i < s->listeners.n; i++)
-		listener_hang_up(&s->listeners, i);
 }
 
 /* As the operation that begin_restore() has begun. */
