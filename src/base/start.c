@@ -166,3 +166,19 @@ void signals_reset(void)
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 }
+
+int start_take_sockets(void)
+{
+	const char *pid = getenv("LISTEN_PID"), *count = getenv("LISTEN_FDS");
+	const int n = pid && count && atol(pid) == getpid() ? atoi(count) : 0;
+
+	if (n > 0) {
+		unsetenv("LISTEN_PID");
+		unsetenv("LISTEN_FDS");
+		unsetenv("LISTEN_FDNAMES");
+	}
+	for (int i = 0; i < n; i++)
+		if (fcntl(START_SOCKETS + i, F_SETFD, FD_CLOEXEC) < 0)
+			return i;
+	return n > 0 ? n : 0;
+}

@@ -28,6 +28,11 @@ void limits_restore(void);
  */
 int spawn_detached(void (*child)(const void *arg), const void *arg);
 
+/** How many sockets the service manager gave to this process, as sd_listen_fds(3) has it: the descriptors from START_SOCKETS on. What
+ * is started from here is given none. */
+int start_take_sockets(void);
+enum { START_SOCKETS = 3 };
+
 enum { SPAWN_FDS_MAX = 8 };
 
 /**

@@ -270,6 +270,29 @@ int listeners_bind(struct listeners *ret, const char *names, struct brumate_erro
 	return r;
 }
 
+/* ---- given ---- */
+
+int listeners_add(struct listeners *l, int fd, struct brumate_error *err)
+{
+	auto_close int given = fd;
+	struct listener *one = &l->items[l->n];
+	union port_address a;
+	socklen_t len = sizeof(a);
+
+	if (l->n == LISTENERS_MAX)
+		return brumate_fail(err, E2BIG, "more sockets than are held");
+	if (getsockname(given, &a.any, &len) < 0 ||
+	    number_of(given, SOL_SOCKET, SO_PROTOCOL) != IPPROTO_TCP ||
+	    number_of(given, SOL_SOCKET, SO_ACCEPTCONN) != 1)
+		return brumate_fail(err, EINVAL,
+				    "socket %zu of LISTEN_FDS is not one of TCP that listens",
+				    l->n + 1);
+	name_of(one->name, &a);
+	one->fd = take_fd(&given);
+	l->n++;
+	return 0;
+}
+
 /* ---- hanging up ---- */
 
 void listener_hang_up(const struct listeners *l, size_t i)

@@ -45,6 +45,9 @@ int listeners_take(struct listeners *ret, const struct proc_tree *tree, struct b
  * -EBADMSG, -errno. */
 int listeners_bind(struct listeners *ret, const char *names, struct brumate_error *err);
 
+/** Adds one that listens already (takes it), such as a service manager's. -EINVAL: it is none; -E2BIG. */
+int listeners_add(struct listeners *l, int fd, struct brumate_error *err);
+
 void listeners_names(char ret[static LISTENERS_BYTES], const struct listeners *l);
 
 /** Whether one of them has the address @name. */

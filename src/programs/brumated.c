@@ -32,25 +32,7 @@
 #include "base/start.h"
 #include "wire/wire.h"
 
-/* ---- the service manager: a socket from it, news to it; sd_listen_fds(3), sd_notify(3) ---- */
-
-enum { LISTEN_FD = 3 };
-
-/* The listening socket that we inherited (owned), or -1 if there is none. */
-static int notify_listen_fd(void)
-{
-	const char *pid = getenv("LISTEN_PID"), *n = getenv("LISTEN_FDS");
-
-	if (!pid || !n || atol(pid) != getpid() || atoi(n) < 1)
-		return -1;
-	/* Must not be inherited by shims that are started from here. */
-	unsetenv("LISTEN_PID");
-	unsetenv("LISTEN_FDS");
-	unsetenv("LISTEN_FDNAMES");
-	if (fcntl(LISTEN_FD, F_SETFD, FD_CLOEXEC) < 0)
-		return -1;
-	return LISTEN_FD;
-}
+/* ---- the service manager: news to it; sd_notify(3) ---- */
 
 /* Sends @state ("READY=1") to the manager, if there is one. */
 static void notify_manager(const char *state)
@@ -141,7 +123,7 @@ static int check_socket(int fd, struct brumate_error *err)
 /* Takes the socket of the service manager, or makes one if there is none. Returns the fd (owned) or <0. */
 static int open_socket(struct brumate_error *err)
 {
-	auto_close int given = notify_listen_fd();
+	auto_close int given = start_take_sockets() > 0 ? START_SOCKETS : -1;
 
 	if (given >= 0) {
 		int r = check_socket(given, err);

@@ -90,8 +90,7 @@ static int ask_shim(const struct service_call *call, const struct job *j, const 
 
 	*ret_shim = shim_identify(&w);
 	snprintf(full, sizeof(full), "io.brumate.job.%s", method);
-	r = relay_call(&w, full, parameters, call->on_reply, call->arg, &call->cancel,
-		       still_ms_for(call, method), ret, err);
+	r = relay_call(&w, full, parameters, call, still_ms_for(call, method), ret, err);
 	bool unheard = w.unheard;
 	wire_fini(&w);
 	return r == -EPIPE && unheard ? 1 : r;

@@ -16,8 +16,10 @@
 #include <unistd.h>
 
 #include "base/conf.h"
+#include "base/start.h"
 #include "client/broker.h"
 #include "job/request.h"
+#include "process/listeners.h"
 
 /* A shim that was started here would live in the job's pid namespace, and end with it. */
 static int check_shim_lives(const struct job *j, struct brumate_error *err)
@@ -448,6 +450,24 @@ static int refuse_other_user(const struct manifest *m, struct brumate_error *err
 }
 
 /* @where: the image's place, for the job's shim; borrowed. */
+/* Sockets that a service manager holds for the job, and has given to this command. */
+static int relay_with_sockets(const struct service_call *call, const struct job *j,
+			      const char *method, json_t *parameters, json_t **ret,
+			      struct brumate_error *err)
+{
+	struct service_call own = *call;
+	int sockets[LISTENERS_MAX];
+	const int n = start_take_sockets();
+
+	if (n > LISTENERS_MAX)
+		return brumate_fail(err, E2BIG, "LISTEN_FDS: %d sockets, of which %d are taken", n,
+				    LISTENERS_MAX);
+	for (int i = 0; i < n; i++)
+		sockets[own.n_sockets++] = START_SOCKETS + i;
+	own.sockets = sockets;
+	return shim_relay(&own, j, method, parameters, ret, err);
+}
+
 static int restore_image(const struct service_call *call, const struct manifest *m,
 			 const struct restore_target *target, json_t *where, json_t *parameters,
 			 json_t **ret, struct brumate_error *err)
@@ -478,7 +498,7 @@ static int restore_image(const struct service_call *call, const struct manifest 
 		return -EBUSY;
 	}
 	had_log = j.log && access(j.log, F_OK) == 0;
-	r = shim_relay(call, &j, "Restore", request, ret, err);
+	r = relay_with_sockets(call, &j, "Restore", request, ret, err);
 	if (r < 0 && created)
 		forget_settled_job(call, &j, !had_log);
 	return r;

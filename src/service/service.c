@@ -253,21 +253,21 @@ static int fail_timed_out(const struct relay *w, struct brumate_error *err)
 	return -ETIMEDOUT;
 }
 
-int relay_call(struct wire *w, const char *method, json_t *parameters, wire_reply_fn on_reply,
-	       void *arg, const struct cancel *cancel, uint32_t still_ms, json_t **ret,
+int relay_call(struct wire *w, const char *method, json_t *parameters,
+	       const struct service_call *call, uint32_t still_ms, json_t **ret,
 	       struct brumate_error *err)
 {
 	auto_close int done_fd = eventfd(0, EFD_CLOEXEC);
 	struct relay state = {
-		.cancel = cancel,
+		.cancel = &call->cancel,
 		.done_fd = done_fd,
 		.wire_fd = w->fd,
 		.timeout_ms =
 			(uint32_t)json_integer_value(json_object_get(parameters, "timeout_ms")),
 		.still_ms = still_ms,
 		.start_ns = clock_now_ns(),
-		.on_reply = on_reply,
-		.arg = arg,
+		.on_reply = call->on_reply,
+		.arg = call->arg,
 	};
 	struct ucred peer;
 	pthread_t thread;
@@ -280,8 +280,8 @@ int relay_call(struct wire *w, const char *method, json_t *parameters, wire_repl
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: thread: %m", method);
 
-	r = wire_call(w, method, parameters, NULL, 0, on_reply ? note_reply : NULL, &state, ret,
-		      DEADLINE_NEVER, err);
+	r = wire_call(w, method, parameters, call->sockets, call->n_sockets,
+		      call->on_reply ? note_reply : NULL, &state, ret, DEADLINE_NEVER, err);
 	eventfd_write(done_fd, 1);
 	pthread_join(thread, NULL);
 	if (r >= 0)

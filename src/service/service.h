@@ -31,7 +31,9 @@ struct service_call {
 	wire_reply_fn on_reply; /* streamed replies; may be NULL */
 	void *arg;
 	struct cancel cancel;
-	const int *fd; /* fd of the call, for Export and Import; borrowed; NULL: none */
+	const int *fd;	    /* fd of the call, for Export and Import; borrowed; NULL: none */
+	const int *sockets; /* that go to the shim with the call; borrowed */
+	size_t n_sockets;
 };
 
 /** @parameters borrowed; @ret owned, written only on success. */
@@ -126,11 +128,11 @@ int meter_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes);
 bool call_is_cancelled(const struct service_call *call);
 
 /**
- * Calls another program of ours; @cancel ends the call. That closes the connection, upon which the other side undoes
+ * Calls another program of ours for @call, whose cancellation ends it. That closes the connection, upon which the other side undoes
  * what it began. A call with "timeout_ms" is given up a second after that at the latest, any other when the other
  * program has been stopped for @still_ms (0: never).
  * Errors to act on: -ECANCELED, -ETIMEDOUT, -EHOSTDOWN (it was stopped by a signal, or is frozen).
  */
-int relay_call(struct wire *w, const char *method, json_t *parameters, wire_reply_fn on_reply,
-	       void *arg, const struct cancel *cancel, uint32_t still_ms, json_t **ret,
+int relay_call(struct wire *w, const char *method, json_t *parameters,
+	       const struct service_call *call, uint32_t still_ms, json_t **ret,
 	       struct brumate_error *err);

@@ -119,6 +119,25 @@ static int open_image(struct op *op, json_t *parameters, struct brumate_error *e
 	return fetched_open(&op->restore.fetched, &what, url, remote, err);
 }
 
+/* Sockets that came with a restore, as well as those that are held at other addresses. */
+static int take_sockets(struct listeners *ret, struct wire_call_context *call,
+			struct brumate_error *err)
+{
+	auto_(listeners_fini) struct listeners l = LISTENERS_EMPTY;
+	int fd, r = 0;
+
+	for (size_t i = 0; r == 0 && (fd = wire_call_take_fd(call, i)) >= 0; i++)
+		r = listeners_add(&l, fd, err);
+	for (size_t i = 0; r == 0 && i < ret->n; i++)
+		if (!listeners_have(&l, ret->items[i].name))
+			r = listeners_add(&l, take_fd(&ret->items[i].fd), err);
+	if (r == 0) {
+		listeners_fini(ret);
+		*ret = take_struct(l, LISTENERS_EMPTY);
+	}
+	return r;
+}
+
 /* Runs an operation that has begun, ends it, and replies with its summary. The next one may be under way by the time of
  * the reply, so it does not matter if the caller has hung up. */
 static int run_op(struct shim *s, struct op *op, const struct operation *what,
@@ -127,6 +146,8 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 {
 	int r = hooks_before(s, conf, op->kind, err);
 
+	if (r == 0 && what->where == REQUEST_RESTORE)
+		r = take_sockets(&s->listeners, call, err);
 	if (r == 0)
 		r = what->run(op, err);
 
@@ -136,6 +157,8 @@ static int run_op(struct shim *s, struct op *op, const struct operation *what,
 		&op->restore
 			 .image); /* before the reply, after which the caller may remove the checkpoint */
 	if (r < 0) {
+		if (!*s->job.ports) /* their owner has them */
+			listeners_fini(&s->listeners);
 		log_warn("%s of job %s failed: reason=\"%s\"", op->kind, op->target->id, err->text);
 		op_finish(op, r);
 		if (r == -ECANCELED)

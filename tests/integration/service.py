@@ -196,6 +196,7 @@ def units_are_valid(bed):
     built = os.path.join(bed.build.path, "data")
     sources = {"brumate@job.service": os.path.join(built, "brumate@.service.system"),
                "brumate-metrics.service": os.path.join(built, "brumate-metrics.service"),
+               "brumate@job.socket": os.path.join(SOURCE, "data", "brumate@.socket"),
                "brumated.socket": os.path.join(SOURCE, "data", "brumated.socket"),
                "brumated.service": os.path.join(built, "brumated.service")}
     for name, source in sources.items():
@@ -205,6 +206,10 @@ def units_are_valid(bed):
                      "ExecStop=/bin/true\n" if line.startswith("ExecStop=") else line for line in file]
         with open(os.path.join(units, name.replace("@job", "@")), "w", encoding="utf-8") as file:
             file.writelines(lines)
+    drop_in = os.path.join(units, "brumate@job.socket.d")
+    os.mkdir(drop_in)
+    with open(os.path.join(drop_in, "port.conf"), "w", encoding="ascii") as file:
+        file.write("[Socket]\nListenStream=127.0.0.1:8000\n")
     for name in sources:
         done = subprocess.run(["systemd-analyze", "verify", "--man=no", os.path.join(units, name)], capture_output=True,
                               text=True, timeout=120, check=False)

@@ -60,11 +60,12 @@ static char path[PATH_MAX + 16];
 static int relay(const char *method, json_t *parameters, wire_reply_fn on_reply, void *arg,
 		 const struct cancel *cancel, json_t **ret, struct brumate_error *err)
 {
+	const struct service_call call = { .on_reply = on_reply, .arg = arg, .cancel = *cancel };
 	struct wire w;
 
 	CHECK(wire_connect(&w, path, NULL) == 0);
 	*err = BRUMATE_ERROR_NONE;
-	int r = relay_call(&w, method, parameters, on_reply, arg, cancel, 0, ret, err);
+	int r = relay_call(&w, method, parameters, &call, 0, ret, err);
 	wire_fini(&w);
 	return r;
 }
