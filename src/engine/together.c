@@ -202,9 +202,9 @@ int together_decide(struct op *op, const char *at, struct brumate_error *err)
 	if (!together_is_wanted(op))
 		return 0;
 	int r = meet(op, at, answer, err);
-	if (r == 0 || ask_store(op))
+	if (r < 0 && ask_store(op))
 		return r;
-	*err = BRUMATE_ERROR_NONE; /* all the others go on, too */
+	*err = BRUMATE_ERROR_NONE; /* all the others go on, too, whoever asked and has gone */
 	progress_settle(&op->progress);
 	return 0;
 }
