@@ -3,15 +3,12 @@
 """The alert rules and the dashboard of packaging/monitoring: they ask for what `brumate metrics` tells, and a real Prometheus
 takes them, where Debian's is installed."""
 
-import contextlib
-import http.server
 import json
 import os
 import re
 import shutil
 import socket
 import subprocess
-import threading
 import urllib.parse
 import urllib.request
 
@@ -20,11 +17,12 @@ from cases import SOURCE, Skipped, case, expect, main, read_text, run, wait_unti
 FOLDER = os.path.join(SOURCE, "packaging", "monitoring")
 
 
-def dashboard():
-    """The expressions of the dashboard, for any instance."""
+def queries():
+    """(title of the panel, expression for any instance, legend) of each query of the dashboard."""
     with open(os.path.join(FOLDER, "dashboard.json"), encoding="utf-8") as file:
         panels = json.load(file)["panels"]
-    return [target["expr"].replace('"$instance"', '".*"') for panel in panels for target in panel["targets"]]
+    return [(panel["title"], target["expr"].replace('"$instance"', '".*"'), target["legendFormat"])
+            for panel in panels for target in panel["targets"]]
 
 
 def tool(name):
@@ -53,7 +51,7 @@ def all_that_is_asked_for_is_told(bed):
     bed.ok("checkpoint", "train", "--leave-running", "--name", "first")
     bed.ok("checkpoint", "train", "--every", "1h")
     told = set(re.findall(r"^# TYPE (\S+)", bed.ok("metrics").out, re.M))
-    asked = set(re.findall(r"\bbrumate_\w+", "\n".join(dashboard()) + read_text(os.path.join(FOLDER, "alerts.yml"))))
+    asked = set(re.findall(r"\bbrumate_\w+", "\n".join(expr for _, expr, _ in queries()) + read_text(os.path.join(FOLDER, "alerts.yml"))))
     expect(len(asked) > 12 and asked <= told, f"nobody tells {asked - told}")
     samples = bed.ok("metrics").out
     expect(re.search(r"^brumate_job_schedule_failed{.*} 0$", samples, re.M), samples)
@@ -73,66 +71,72 @@ def rules_do_as_they_say(bed):
     expect(checked.returncode == 0, checked.stderr)
 
 
-@contextlib.contextmanager
-def served(bed):
-    """What `brumate metrics` tells, over HTTP; the port."""
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            text = bed.ok("metrics").out.encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
 
-@case
-def a_prometheus_sees_a_failed_schedule(bed):
-    prometheus, port = tool("prometheus"), free_port()
-    job = failed_schedule(bed)
-    config = os.path.join(bed.dir, "prometheus.yml")
+def answer_of(port, path):
+    """What is answered there; None: nothing, yet."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.read()
+    except OSError:
+        return None
 
-    def asked(path):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
-                return json.load(answer)["data"]
-        except OSError:
-            return None
 
-    with served(bed) as source, open(os.path.join(bed.dir, "prometheus.log"), "wb") as log:
+class Prometheus:
+    """A real one, set up as packaging/monitoring says, with the server of this bed's metrics."""
+
+    def __init__(self, bed):
+        self.port, source = free_port(), free_port()
+        config = os.path.join(bed.dir, "prometheus.yml")
+        text = read_text(os.path.join(FOLDER, "prometheus.yml")).replace("127.0.0.1:9857", f"127.0.0.1:{source}")
         with open(config, "w", encoding="utf-8") as file:
-            file.write(f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{FOLDER}/alerts.yml']\n"
-                       f"scrape_configs: [{{job_name: brumate, honor_labels: true, static_configs: [{{targets: ['127.0.0.1:{source}']}}]}}]\n")
-        process = subprocess.Popen([prometheus, f"--config.file={config}", f"--storage.tsdb.path={bed.dir}/tsdb",
-                                    f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log)
-        try:
-            def fires():
-                alerts = (asked("/api/v1/alerts") or {"alerts": []})["alerts"]
-                return [a for a in alerts if a["labels"]["alertname"] == "BrumateScheduleFailed" and a["labels"]["job"] == job]
-            wait_until(fires, "the alert", 60)
-            for expr in dashboard():
-                answer = asked("/api/v1/query?query=" + urllib.parse.quote(expr))
-                expect(answer is not None, f"{expr} is no question")
-        finally:
+            file.write("global: {scrape_interval: 1s, evaluation_interval: 1s}\n" + text.replace("alerts.yml", f"{FOLDER}/alerts.yml"))
+        self.processes = [subprocess.Popen([bed.brumate, "metrics", "--listen", f"127.0.0.1:{source}"], env=bed.command_env())]
+        with open(os.path.join(bed.dir, "prometheus.log"), "wb") as log:
+            self.processes.append(subprocess.Popen([tool("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={bed.dir}/tsdb",
+                                                    f"--web.listen-address=127.0.0.1:{self.port}"], stdout=log, stderr=log))
+
+    def asked(self, path):
+        answer = answer_of(self.port, path)
+        return json.loads(answer)["data"] if answer else None
+
+    def alerts(self, name):
+        """The jobs that it fires for."""
+        found = (self.asked("/api/v1/alerts") or {"alerts": []})["alerts"]
+        return [a["labels"]["job"] for a in found if a["labels"]["alertname"] == name and a["state"] == "firing"]
+
+    def evaluated(self, expr):
+        return (self.asked("/api/v1/query?query=" + urllib.parse.quote(expr)) or {"result": []})["result"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
             process.terminate()
             process.wait(30)
+
+
+@case
+def a_prometheus_sees_a_failed_schedule(bed):
+    """It fires the alert; each query of the dashboard has an answer, with the labels that its legend shows."""
+    tool("prometheus")
+    job = failed_schedule(bed)
+    other, _ = bed.counter(name="other", mib=16)
+    bed.ok("checkpoint", other, "--leave-running")
+    with Prometheus(bed) as prometheus:
+        wait_until(lambda: prometheus.alerts("BrumateScheduleFailed") == [job], "the alert", 60)
+        for title, expr, legend in queries():
+            wait_until(lambda e=expr: prometheus.evaluated(e), f"an answer to {title}: {expr}", 60)
+            lacking = [label for label in re.findall(r"{{(\w+)}}", legend) if label not in prometheus.evaluated(expr)[0]["metric"]]
+            expect(not lacking, f"{title}: no {lacking} in the answer to {expr}")
+        failed = next(expr for title, expr, _ in queries() if title == "Failed schedules")
+        expect(float(prometheus.evaluated(failed)[0]["value"][1]) == 1, "the dashboard shows no failure")
+        values = prometheus.asked("/api/v1/label/instance/values?match[]=brumate_build_info")
+        expect(len(values) == 1 and values[0].startswith("127.0.0.1:"), f"the dashboard's choice of machines: {values}")
     bed.end_schedule("train")
 
 

@@ -27,6 +27,9 @@ QUESTIONS = {
     "MPS": "docs/questions.html",
     "remove everything": "docs/questions.html",
     "pods kubernetes": "docs/kubernetes.html",
+    "schedule failed": "docs/questions.html",
+    "host memory": "docs/questions.html",
+    "grafana": "docs/monitoring.html",
 }
 FIRST = 5  # the results that fit on a screen
 ASK = """<!doctype html><meta charset="utf-8"><body><script>
