@@ -778,6 +778,17 @@ int add_labels(json_t *parameters, const struct invocation *in, struct brumate_e
 		       : set_parameter(parameters, "labels", take_ptr(&labels), err);
 }
 
+int check_word_options(const struct invocation *in, const struct word_option *all, size_t n,
+		       struct brumate_error *err)
+{
+	for (size_t i = 0; i < n; i++)
+		if (in->values[all[i].id] && !words_contain(all[i].words, in->operands[0]))
+			return brumate_fail(err, EINVAL, "%s %s: %s goes with %s",
+					    in->command->name, in->operands[0], all[i].option,
+					    all[i].words);
+	return 0;
+}
+
 json_t *pack_environment(void)
 {
 	json_t *env = json_array();

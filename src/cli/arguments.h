@@ -79,6 +79,16 @@ int add_operand(json_t *parameters, const char *key, const char *word, struct br
 /** The job that is meant: exactly one of the operand and --pid. */
 int add_target(json_t *parameters, const struct invocation *in, struct brumate_error *err);
 
+/** An option of a command that only some of its words take, as --oci of "k8s checkpoint". */
+struct word_option {
+	int id;
+	const char *option, *words;
+};
+
+/** Refuses an option that the word, the first operand, does not take. 0 or -EINVAL. */
+int check_word_options(const struct invocation *in, const struct word_option *all, size_t n,
+		       struct brumate_error *err);
+
 /** What an operand is to mean: "job" by --job, "checkpoint" by --checkpoint; NULL if neither is given. */
 int get_kind(const char **ret, const struct invocation *in, struct brumate_error *err);
 

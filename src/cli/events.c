@@ -40,7 +40,8 @@ struct reader {
 	const struct invocation *in;
 	uint64_t since_ms;
 	struct tail tails[TAILS];
-	bool *seen; /* for each operand: an event of it was there */
+	bool *seen;   /* for each operand: an event of it was there */
+	bool is_mute; /* events are looked for, not shown */
 };
 
 /* ---- a line ---- */
@@ -163,7 +164,7 @@ static void take_line(struct reader *r, const char *line, size_t len)
 {
 	auto_json json_t *event = json_loadb(line, len, 0, NULL);
 
-	if (!json_is_object(event) || !is_asked_for(r, event))
+	if (!json_is_object(event) || !is_asked_for(r, event) || r->is_mute)
 		return;
 	if (wants_json(r->in))
 		printf("%.*s\n", (int)len, line);
@@ -283,11 +284,18 @@ static int read_all(struct reader *r, struct brumate_error *err)
 
 /* ---- the command ---- */
 
-/* A job that has no event has a record, or there is none of that name. */
-static int check_operands(const struct reader *r, struct brumate_error *err)
+/* A job that has no event has a record, or there is none of that name: found before the first event is shown. */
+static int check_operands(struct reader *r, struct brumate_error *err)
 {
 	int result = 0;
 
+	if (!r->in->n_operands)
+		return 0;
+	r->is_mute = true;
+	result = read_all(r, err);
+	r->is_mute = false;
+	for (int i = 0; i < TAILS; i++)
+		tail_close(&r->tails[i]);
 	for (int i = 0; i < r->in->n_operands && result == 0; i++)
 		if (!r->seen[i])
 			result = client_ask_about("Status", "job", r->in->operands[i], NULL, err);
@@ -339,9 +347,9 @@ static int show(struct reader *r, struct brumate_error *err)
 
 	if (follows && inotify_fd < 0)
 		return inotify_fd;
-	int result = read_all(r, err);
+	int result = check_operands(r, err);
 	if (result == 0)
-		result = check_operands(r, err);
+		result = read_all(r, err);
 	return result == 0 && follows ? follow(r, inotify_fd, err) : result;
 }
 

@@ -120,6 +120,14 @@ int verb_doctor(const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *parameters = json_object(), *reply = NULL;
 	json_t *findings;
+	const char *other = in->values[OPT_JOB]		? "--job"
+			    : in->values[OPT_PID]	? "--pid"
+			    : in->values[OPT_SIMULATED] ? "--simulated"
+							: NULL;
+
+	if (in->values[OPT_SLURM] && other)
+		return brumate_fail(err, EINVAL, "doctor: --slurm cannot be combined with %s",
+				    other);
 	int r = add_string(parameters, "job", in->values[OPT_JOB], err);
 
 	if (r == 0)

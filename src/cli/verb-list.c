@@ -337,6 +337,8 @@ static int filter_jobs(json_t *jobs, const char *text, struct brumate_error *err
 				     "KEY is state, name, id, gpu or label, as in state=running");
 			return -EINVAL;
 		}
+		if (!*value)
+			return brumate_fail(err, EINVAL, "ps: --filter: \"%s=\" has no value", key);
 		if (!strcmp(key, "state") && !is_job_state(value))
 			return fail_state(value, err);
 		if (!strcmp(key, "gpu"))

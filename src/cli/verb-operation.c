@@ -163,7 +163,8 @@ static int operate_each(const struct invocation *given, const char *states, cons
 		one.operands = in->operands + i;
 		one.n_operands = 1;
 		r = fn(&one, &why);
-		if (r < 0)
+		/* What is wrong with an option is so for each. */
+		if (r < 0 && strcmp(why.text, err->text) != 0)
 			add_failure(err, &why);
 		result = result ? result : r;
 	}
@@ -253,6 +254,18 @@ static int check_schedule_options(const struct invocation *in, struct brumate_er
 	return 0;
 }
 
+/* What the checkpoints are to be like says nothing where there are to be none. */
+static int check_end_of_schedule(const struct invocation *in, struct brumate_error *err)
+{
+	const char *other = in->values[OPT_KEEP_LAST]	  ? "--keep-last"
+			    : in->values[OPT_KEEP_WITHIN] ? "--keep-within"
+							  : NULL;
+
+	return other ? brumate_fail(err, EINVAL, "checkpoint: %s cannot be combined with --every 0",
+				    other)
+		     : 0;
+}
+
 static void print_schedule(json_t *job)
 {
 	json_t *schedule = json_object_get(job, "schedule");
@@ -290,6 +303,8 @@ static int schedule_checkpoints(const struct invocation *in, struct brumate_erro
 		r = add_target(p, in, err);
 	if (r == 0)
 		r = parse_period(&every_ms, in->values[OPT_EVERY], err);
+	if (r == 0 && !every_ms)
+		r = check_end_of_schedule(in, err);
 	if (r == 0)
 		r = add_retention(p, in, err);
 	if (r == 0)

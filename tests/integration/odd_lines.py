@@ -168,6 +168,67 @@ LINES = {
         completion
         completion tcsh
         help nosuchverb
+        set
+        set checkpoint
+        set checkpoint node:
+        set checkpoint :runs
+        set checkpoint runs runs
+        set checkpoint --name -x runs
+        set checkpoint --name .. runs
+        set checkpoint --via '' runs
+        set checkpoint --timeout x runs
+        set restore
+        set restore nosuch other
+        set restore nosuch n1=
+        set restore nosuch =n2
+        set restore --leave-running nosuch
+        set restore --name x nosuch
+        set restore ../first
+        set rm
+        set rm --force first
+        set rm ../..
+        set ls runs
+        set ls --name x
+        set erase first
+        serve runs
+        serve --idle-after '' --dry-run
+        serve --idle-after -1s --dry-run
+        serve --label =x --dry-run
+        serve --label 'a b=c' --dry-run
+        k8s
+        k8s delete pod
+        k8s watch pod
+        k8s watch --interval 0
+        k8s checkpoint --namespace A_B pod
+        k8s checkpoint ../pod
+        k8s checkpoint --server http://x pod
+        k8s suspend --oci DIR pod
+        k8s suspend --timeout x pod
+        release ''
+        release --format xml runs
+        rehearse --timeout x first
+        rehearse first kept
+        prune --leftovers --job runs
+        prune --keep-last 0
+        prune --keep-within 0
+        pin --remove fir
+        pin ''
+        doctor --slurm --job runs
+        doctor --slurm --pid 1
+        doctor --slurm --simulated
+        checkpoint --every 0 --keep-last 3 runs
+        checkpoint --every 1h --dry-run runs
+        checkpoint --wake --leave-running sleeps
+        ps --filter gpu=
+        ps --filter label=
+        ps --filter name=
+        swap --timeout soon runs sleeps
+        top --all
+        bench --pieces 64M-1M
+        bench --no-checkpoint --dir DIR
+        metrics --listen 127.0.0.1:
+        metrics --listen 127.0.0.1:0
+        metrics --listen ::1:9100
         metrics --listen 9100
         metrics --listen 127.0.0.1:99999
         metrics --listen :http
@@ -183,6 +244,16 @@ LINES = {
         logs nosuch
         logs 'no such'
         events nosuch
+        events runs nosuch
+        set checkpoint nosuch
+        set checkpoint runs nosuch
+        set restore nosuch
+        set rm first
+        pin first nosuch kept
+        release runs,sleeps
+        rehearse --dir NONE first
+        restore --all --dir NONE
+        metrics --textfile NONE/x.prom
         wait nosuch
         kill nosuch
         kill runs nosuch

@@ -587,10 +587,7 @@ static const struct k8s_verb {
 };
 
 /* Options that not all of them have. */
-static const struct {
-	int id;
-	const char *option, *verbs;
-} verbs_of[] = {
+static const struct word_option verbs_of[] = {
 	{ OPT_FORCE, "--force", "suspend" },
 	{ OPT_SIMULATED, "--simulated", "suspend watch" },
 	{ OPT_STATS, "--stats", "suspend resume" },
@@ -607,14 +604,14 @@ static const struct {
 	{ OPT_WHEN_READY, "--when-ready", "checkpoint" },
 };
 
+/* A value is looked at before a pod is looked for. */
 static int check_options(const struct invocation *in, struct brumate_error *err)
 {
-	for (size_t i = 0; i < sizeof(verbs_of) / sizeof(verbs_of[0]); i++)
-		if (in->values[verbs_of[i].id] &&
-		    !words_contain(verbs_of[i].verbs, in->operands[0]))
-			return brumate_fail(err, EINVAL, "k8s %s: %s goes with %s", in->operands[0],
-					    verbs_of[i].option, verbs_of[i].verbs);
-	return 0;
+	const char *timeout = in->values[OPT_TIMEOUT];
+	uint64_t ms;
+	int r = check_word_options(in, verbs_of, sizeof(verbs_of) / sizeof(verbs_of[0]), err);
+
+	return r == 0 && timeout ? parse_duration(&ms, "--timeout", timeout, err) : r;
 }
 
 static const struct k8s_verb *find_verb(const char *name, struct brumate_error *err)

@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "base/conf.h"
 #include "job/events.h"
+#include "job/labels.h"
 
 enum {
 	LOOK_MS = 1000,
@@ -507,8 +508,14 @@ static int get_time(uint64_t *ret_ms, const struct invocation *in, int option, c
 static int begin(struct serve *s, const struct invocation *in, struct brumate_error *err)
 {
 	auto_json json_t *p = json_object();
+	char **labels = NULL;
 	int r = p ? add_labels(p, in, err) : brumate_fail(err, ENOMEM, "%m");
 
+	if (r == 0)
+		r = labels_from_json(&labels, json_object_get(p, "labels"), err);
+	labels_free(labels);
+	if (r < 0 && err->code == EBADMSG)
+		err->code = EINVAL; /* of the command line */
 	if (r < 0)
 		return r;
 	s->labels = json_object_get(p, "labels");

@@ -24,6 +24,9 @@
 
 enum { TIMEOUT_MS = 600000, MEMBERS_MAX = 65536 };
 
+/* Its members' checkpoints are called NAME.N. */
+enum { NAME_BYTES_MAX = MANIFEST_ID_BYTES - 8 };
+
 static const char *const save_meetings[] = { "ready", "idle", "stored", NULL };
 static const char *const save_running_meetings[] = { "ready", "idle", "held", "stored", NULL };
 static const char *const restore_meetings[] = { "ready", "built", "filled", NULL };
@@ -66,7 +69,7 @@ static int prepare(struct set *s, const struct invocation *in, struct brumate_er
 	int r = 0;
 
 	if (in->values[OPT_TIMEOUT])
-		r = parse_duration(&timeout_ms, "timeout", in->values[OPT_TIMEOUT], err);
+		r = parse_duration(&timeout_ms, "--timeout", in->values[OPT_TIMEOUT], err);
 	s->via = in->values[OPT_VIA] ? in->values[OPT_VIA] : "ssh %n";
 	s->deadline_ns = deadline_in_ms(timeout_ms);
 	s->cancel_fd = interrupt_watch(false);
@@ -160,8 +163,9 @@ static int add_job(struct set *s, const struct invocation *in, const struct savi
 	auto_free char *id = path_format("%s.%zu", saving->name, s->n);
 	json_t *p;
 
-	if (!*job)
-		return brumate_fail(err, EINVAL, "\"%s\": expected NODE:JOB", word);
+	if (!*job || colon == word)
+		return brumate_fail(err, EINVAL, "\"%s\": expected NODE:JOB, or JOB of this node",
+				    word);
 	if (check_node(word, colon ? (size_t)(colon - word) : 0, EINVAL, err) < 0)
 		return brumate_wrap(err, -EINVAL, "\"%s\"", word);
 	for (size_t i = 0; i < s->n; i++)
@@ -173,9 +177,10 @@ static int add_job(struct set *s, const struct invocation *in, const struct savi
 				   saving->dir, "leave_running", !!in->values[OPT_LEAVE_RUNNING],
 				   "force", !!in->values[OPT_FORCE])))
 		return brumate_fail(err, ENOMEM, "%m");
-	return set_add(s, word, colon ? (size_t)(colon - word) : 0, job, p)
-		       ? 0
-		       : brumate_fail(err, ENOMEM, "%m");
+	if (!set_add(s, word, colon ? (size_t)(colon - word) : 0, job, p))
+		return brumate_fail(err, ENOMEM, "%m");
+	/* That of another node is for that node to know. */
+	return colon ? 0 : client_ask_about("Status", "job", job, NULL, err);
 }
 
 static int set_checkpoint(const struct invocation *in, struct brumate_error *err)
@@ -197,8 +202,13 @@ static int set_checkpoint(const struct invocation *in, struct brumate_error *err
 	s.outside = saving.closes	    ? OUTSIDE_CLOSED
 		    : in->values[OPT_FORCE] ? OUTSIDE_KEPT
 					    : OUTSIDE_REFUSED;
-	if (strlen(saving.name) > MANIFEST_ID_BYTES - 8)
-		return brumate_fail(err, EINVAL, "set checkpoint: the name is too long");
+	if (!manifest_id_is_valid(saving.name) || *saving.name == '-' ||
+	    strlen(saving.name) > NAME_BYTES_MAX) {
+		brumate_fail(err, EINVAL, "set checkpoint: \"%s\" cannot be the name of a set",
+			     saving.name);
+		brumate_hint(err, "use up to %d letters, digits, '.', '_' and '-'", NAME_BYTES_MAX);
+		return -EINVAL;
+	}
 	for (int i = 1; i < in->n_operands && r == 0; i++)
 		r = add_job(&s, in, &saving, in->operands[i], err);
 	if (r == 0)
@@ -209,7 +219,9 @@ static int set_checkpoint(const struct invocation *in, struct brumate_error *err
 		    in->values[OPT_LEAVE_RUNNING] ? save_running_meetings : save_meetings, &w,
 		    commit_saved, &saving, &decided, err);
 	if (r < 0) {
-		if (s.touched || r != -EOPNOTSUPP)
+		/* What is refused before anything stands still says so, as without a set. */
+		const enum exit_code code = brumate_exit_code(err);
+		if (code != EXIT_TIMEOUT && (s.touched || code == EXIT_FAILED))
 			brumate_error_exit(err, EXIT_STILL_RUNNING);
 		return brumate_wrap(err, r, "set checkpoint: all members run on");
 	}
@@ -232,6 +244,18 @@ static const char *map_node(const struct invocation *in, const char *node)
 	return node;
 }
 
+static int check_map_words(const struct invocation *in, struct brumate_error *err)
+{
+	for (int i = 2; i < in->n_operands; i++) {
+		const char *equals = strchr(in->operands[i], '=');
+
+		if (!equals || equals == in->operands[i] || !equals[1])
+			return brumate_fail(err, EINVAL, "set restore: \"%s\": expected NODE=NODE",
+					    in->operands[i]);
+	}
+	return 0;
+}
+
 static int check_map(const struct invocation *in, json_t *members, struct brumate_error *err)
 {
 	for (int i = 2; i < in->n_operands; i++) {
@@ -242,13 +266,9 @@ static int check_map(const struct invocation *in, json_t *members, struct brumat
 
 		json_array_foreach (members, k, m)
 			found = found ||
-				(equals &&
-				 strlen(text_of(m, "node")) == (size_t)(equals - in->operands[i]) &&
+				(strlen(text_of(m, "node")) == (size_t)(equals - in->operands[i]) &&
 				 !strncmp(text_of(m, "node"), in->operands[i],
 					  (size_t)(equals - in->operands[i])));
-		if (!equals)
-			return brumate_fail(err, EINVAL, "\"%s\": expected NODE=NODE",
-					    in->operands[i]);
 		if (!found)
 			return brumate_fail(err, EINVAL, "\"%s\": the set has no member there",
 					    in->operands[i]);
@@ -317,6 +337,8 @@ static int set_restore(const struct invocation *in, struct brumate_error *err)
 	if (in->n_operands < 2)
 		return brumate_fail(err, EINVAL, "set restore: no set is named");
 	const char *name = in->operands[1];
+	if ((r = check_map_words(in, err)) < 0)
+		return r;
 	if ((r = set_read(&record, dir, name, err)) < 0)
 		return r;
 	r = read_members(&members, record, err);
@@ -357,7 +379,9 @@ static int set_ls(const struct invocation *in, struct brumate_error *err)
 	auto_free char *dir = NULL;
 	json_t *name;
 	size_t i;
-	int r = find_store(&dir, in, err);
+	int r = in->n_operands > 1 ? brumate_fail(err, EINVAL, "set ls: unexpected operand \"%s\"",
+						  in->operands[1])
+				   : find_store(&dir, in, err);
 
 	if (r == 0)
 		r = set_list(dir, add_name, names, err);
@@ -417,6 +441,16 @@ static int set_rm(const struct invocation *in, struct brumate_error *err)
 	return err->code ? -err->code : 0;
 }
 
+/* Options that not all of them have. */
+static const struct word_option words_of[] = {
+	{ OPT_NAME, "--name", "checkpoint" },
+	{ OPT_LEAVE_RUNNING, "--leave-running", "checkpoint" },
+	{ OPT_TCP_CLOSE, "--tcp-close", "checkpoint" },
+	{ OPT_VIA, "--via", "checkpoint restore" },
+	{ OPT_TIMEOUT, "--timeout", "checkpoint restore" },
+	{ OPT_FORCE, "--force", "checkpoint restore" },
+};
+
 int verb_set(const struct invocation *in, struct brumate_error *err)
 {
 	static const struct {
@@ -432,9 +466,13 @@ int verb_set(const struct invocation *in, struct brumate_error *err)
 	if (!strcmp(in->operands[0], "member"))
 		return member_run(err);
 	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-		if (!strcmp(in->operands[0], all[i].word))
-			return all[i].run(in, err);
-	brumate_fail(err, EINVAL, "set: \"%s\"", in->operands[0]);
-	brumate_hint(err, "expected checkpoint, restore, ls or rm");
+		if (!strcmp(in->operands[0], all[i].word)) {
+			int r = check_word_options(in, words_of,
+						   sizeof(words_of) / sizeof(words_of[0]), err);
+
+			return r < 0 ? r : all[i].run(in, err);
+		}
+	brumate_fail(err, EINVAL, "set: unknown command \"%s\"", in->operands[0]);
+	brumate_hint(err, "it is one of: checkpoint restore ls rm");
 	return -EINVAL;
 }

@@ -77,7 +77,8 @@ static json_t *jobs_seen(bool all_users)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	auto_json json_t *p = json_pack("{s:b}", "counts", 1), *reply = NULL;
-	int r = all_users ? users_list(&reply, p, USERS_LOOK_MS, NULL, &err) : client_ask("List", p, &reply, &err);
+	int r = all_users ? users_list(&reply, p, USERS_LOOK_MS, NULL, &err)
+			  : client_ask("List", p, &reply, &err);
 
 	return list_of(reply, "jobs", r, &err);
 }
@@ -290,7 +291,9 @@ static void take_connection(void *arg)
 /* getaddrinfo(3) takes what is left of a larger number modulo 65536. */
 static bool is_port(const char *text)
 {
-	return strtoul(text, NULL, 10) <= UINT16_MAX;
+	const unsigned long port = strtoul(text, NULL, 10);
+
+	return port > 0 && port <= UINT16_MAX;
 }
 
 /* @where: ADDRESS:PORT, in numbers; an IPv6 address is in brackets. Returns a descriptor (owned). */
@@ -307,7 +310,9 @@ static int listen_at(const char *where, struct brumate_error *err)
 	char *end = port > address && port[-1] == ']' ? port - 1 : port;
 	if (port)
 		*port++ = *end = '\0';
-	if (!port || !*host || !is_port(port) || getaddrinfo(host, port, &hints, &found) != 0)
+	const bool is_bare = port && *address != '[' && strchr(host, ':');
+	if (!port || !*host || is_bare || !is_port(port) ||
+	    getaddrinfo(host, port, &hints, &found) != 0)
 		return brumate_fail(err, EINVAL,
 				    "--listen: '%s' is not ADDRESS:PORT, such as 127.0.0.1:9857",
 				    where);
