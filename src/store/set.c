@@ -12,6 +12,7 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -26,7 +27,7 @@ DEFINE_AUTO(json_t *, json_decref)
 static const char folder[] = ".sets";
 static const char restored[] = ".restored";
 static const char *const endings[] = { "save", "restore" };
-enum { NONCE_DIGITS = 16, RESTORED_S = 86400 };
+enum { NONCE_DIGITS = 16, RESTORED_S = 86400, LOCK_MS = 10000, LOCK_PAUSE_NS = 10000000 };
 
 /* Of ".sets/.NAME.NONCE.save". */
 struct parts {
@@ -80,6 +81,33 @@ static int check_name(const char *name, struct brumate_error *err)
 	brumate_fail(err, EINVAL, "\"%s\" cannot be the name of a set", name);
 	brumate_hint(err, "use up to %d letters, digits, '.', '_' and '-'", MANIFEST_ID_BYTES - 1);
 	return -EINVAL;
+}
+
+static int parse_record(json_t **ret, const char *text, size_t len, const char *path,
+			struct brumate_error *err)
+{
+	*ret = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
+	if (json_is_object(*ret))
+		return 0;
+	json_decref(*ret);
+	*ret = NULL;
+	return brumate_fail(err, EBADMSG, "%s: not the record of a set", path);
+}
+
+static int read_record(json_t **ret, const char *path, struct brumate_error *err)
+{
+	auto_free char *text = NULL;
+	size_t len = 0;
+	int r = file_read_plain(AT_FDCWD, path, SET_RECORD_BYTES_MAX, &text, &len);
+
+	return r < 0 ? r : parse_record(ret, text, len, path, err);
+}
+
+static bool says(json_t *o, const char *key, const char *text)
+{
+	const char *value = json_string_value(json_object_get(o, key));
+
+	return value && !strcmp(value, text);
 }
 
 /* ---- the coordinator ---- */
@@ -201,6 +229,45 @@ int set_begin(struct set_writer *ret, const char *dir, const char *name, enum se
 	return 0;
 }
 
+/* NFS, FUSE and others have no rename that replaces nothing. A link to the new name would not do: a member could still give up by
+ * unlinking the old one. So it is looked before, by one coordinator at a time. */
+static int rename_locked(const struct parts *p, const char *from, const char *to)
+{
+	auto_free char *path = path_format("%s/.lock", p->dir);
+	const uint64_t deadline_ns = deadline_in_ms(LOCK_MS);
+	auto_close int fd =
+		path ? open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600)
+		     : -1;
+	struct stat st;
+
+	if (fd < 0)
+		return path ? -errno : -ENOMEM;
+	/* Where there are no locks, the later of two coordinators of one name replaces the record of the other. */
+	while (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+		if (deadline_left_ms(deadline_ns) == 0)
+			return -EBUSY;
+		nanosleep(&(struct timespec){ .tv_nsec = LOCK_PAUSE_NS }, NULL);
+	}
+	if (lstat(to, &st) == 0)
+		return -EEXIST;
+	if (errno != ENOENT)
+		return -errno;
+	return rename(from, to) < 0 ? -errno : 0;
+}
+
+static int rename_decided(const struct parts *p, const char *from, const char *to)
+{
+	auto_json json_t *record = NULL;
+	int r = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) < 0 ? -errno : 0;
+
+	if (r == -EINVAL || r == -ENOSYS)
+		r = rename_locked(p, from, to);
+	/* A server whose first answer was lost has done it. */
+	if (r == -ENOENT && read_record(&record, to, NULL) == 0 && says(record, "nonce", p->nonce))
+		r = 0;
+	return r;
+}
+
 int set_commit(struct set_writer *w, json_t *record, struct brumate_error *err)
 {
 	auto_close int dir_fd = -1;
@@ -217,10 +284,10 @@ int set_commit(struct set_writer *w, json_t *record, struct brumate_error *err)
 	if (r < 0)
 		return r;
 	/* Never over another set: that one has its own checkpoints. */
-	if (renameat2(AT_FDCWD, w->path, AT_FDCWD, to, RENAME_NOREPLACE) < 0) {
-		if (errno == ENOENT)
+	if ((r = rename_decided(&p, w->path, to)) < 0) {
+		if (r == -ENOENT)
 			return brumate_fail(err, ECANCELED, "one of its members has given it up");
-		return brumate_fail(err, errno, "%s: %m", to);
+		return brumate_fail(err, -r, "%s: %m", to);
 	}
 	dir_fd = open(p.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (dir_fd >= 0)
@@ -247,33 +314,6 @@ void set_forget(const struct set_writer *w)
 }
 
 /* ---- those who take part ---- */
-
-static int parse_record(json_t **ret, const char *text, size_t len, const char *path,
-			struct brumate_error *err)
-{
-	*ret = json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL);
-	if (json_is_object(*ret))
-		return 0;
-	json_decref(*ret);
-	*ret = NULL;
-	return brumate_fail(err, EBADMSG, "%s: not the record of a set", path);
-}
-
-static int read_record(json_t **ret, const char *path, struct brumate_error *err)
-{
-	auto_free char *text = NULL;
-	size_t len = 0;
-	int r = file_read_plain(AT_FDCWD, path, SET_RECORD_BYTES_MAX, &text, &len);
-
-	return r < 0 ? r : parse_record(ret, text, len, path, err);
-}
-
-static bool says(json_t *o, const char *key, const char *text)
-{
-	const char *value = json_string_value(json_object_get(o, key));
-
-	return value && !strcmp(value, text);
-}
 
 int set_give_up(const char *path)
 {

@@ -6,7 +6,7 @@ and removed there."""
 import os
 import shutil
 
-from cases import Skipped, case, expect, main, run
+from cases import EXIT_BUSY, Skipped, case, expect, main, run
 from passed_files import passed_files
 
 IMAGE_MIB = 400
@@ -59,7 +59,13 @@ def keeps_checkpoints(bed, place):
     third = bed.ok("checkpoint", job, *at).out.strip()
     bed.ok("restore", third, *at)
     log.goes_on()
+    bed.ok("set", "checkpoint", "--name", "one", job, *at)
+    bed.refused(EXIT_BUSY, "exists already", "set", "checkpoint", "--name", "one", job, *at)
+    bed.ok("set", "restore", "one", *at)
+    log.goes_on()
     bed.end(job)
+    bed.ok("rm", "--job", "--yes", job)
+    bed.ok("set", "rm", "one", *at)
     bed.ok("rm", "--checkpoint", second, *at)
     bed.ok("import", os.path.join(bed.dir, "stream"), *at)
     bed.ok("prune", "--keep-last", "1", "--yes", *at)

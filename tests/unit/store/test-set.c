@@ -3,15 +3,29 @@
 #include "store/set.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "check.h"
 
 static char dir[] = "/tmp/brumate-test-set-XXXXXX";
+
+static bool is_poor; /* as NFS and FUSE are */
+
+/* In the place of the C library's. */
+int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags)
+{
+	if (is_poor && flags) {
+		errno = EINVAL;
+		return -1;
+	}
+	return (int)syscall(SYS_renameat2, from_fd, from, to_fd, to, flags);
+}
 
 static json_t *record_of(const char *id)
 {
@@ -47,6 +61,22 @@ static void test_committed(void)
 	CHECK(set_remove(dir, "one", NULL) == 0);
 	CHECK(set_read(&record, dir, "one", NULL) == -ENOENT);
 	CHECK(set_counts(dir, "one", "a") == 0);
+}
+
+/* The second is of another coordinator, which began before the first was committed. */
+static void test_two_of_one_name(void)
+{
+	struct set_writer one = SET_WRITER_EMPTY, two = SET_WRITER_EMPTY;
+
+	CHECK(set_begin(&one, dir, "both", SET_SAVE, NULL) == 0);
+	CHECK(set_begin(&two, dir, "both", SET_SAVE, NULL) == 0);
+	commit(&one, "a", 0);
+	commit(&two, "b", -EEXIST);
+	set_end(&one);
+	set_end(&two);
+	CHECK(set_give_up(one.path) == 0 && set_give_up(two.path) == 1);
+	CHECK(set_counts(dir, "both", "a") == 1 && set_counts(dir, "both", "b") == 0);
+	CHECK(set_remove(dir, "both", NULL) == 0);
 }
 
 /* What others could have written, or is no file, is no record; a link is followed by nobody who looks for what is left. */
@@ -148,12 +178,16 @@ int main(void)
 
 	if (!mkdtemp(dir))
 		return 1;
-	test_committed();
-	test_of_others();
-	test_given_up();
-	test_left();
-	test_restored();
-	test_foreign();
+	for (int i = 0; i < 2; i++) {
+		is_poor = i;
+		test_committed();
+		test_of_others();
+		test_given_up();
+		test_left();
+		test_restored();
+		test_foreign();
+		test_two_of_one_name();
+	}
 	snprintf(command, sizeof(command), "rm -r %s", dir);
 	return system(command) ? 1 : 0;
 }
