@@ -6,11 +6,14 @@
 #include <fcntl.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/fd.h"
 #include "base/user.h"
 #include "criu/carry.h"
 #include "engine/externals.h"
+
+enum { LOOK_AGAIN_MS = 100 };
 
 int op_connections_read(struct op *op, struct brumate_error *err)
 {
@@ -77,14 +80,24 @@ static int load(struct connections *ret, struct op *op, struct brumate_error *er
 		     : 0;
 }
 
+/* The kernel tells nobody when it forgets one. */
+static int wait_for_ended(void *arg, struct brumate_error *err)
+{
+	struct op *op = arg;
+
+	progress_wait_for(&op->progress, "the kernel to forget connections that ended");
+	nanosleep(&(struct timespec){ .tv_nsec = LOOK_AGAIN_MS * NS_PER_MS }, NULL);
+	return progress_check(&op->progress, err);
+}
+
 /* Ports that the user of the job may not have are refused to us, too. */
-static int make_as_user(struct connections *c, const struct op *op, bool is_apart,
+static int make_as_user(struct connections *c, struct op *op, bool is_apart,
 			struct brumate_error *err)
 {
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
 	int r = c->n ? user_files_enter(&user, op->target->uid, op->target->gid, err) : 0;
 
-	return r < 0 ? r : connections_make(c, is_apart, err);
+	return r < 0 ? r : connections_make(c, is_apart, wait_for_ended, op, err);
 }
 
 int op_connections_give(struct op *op, bool is_apart, struct criu_inherit **inherits, size_t *n,

@@ -22,6 +22,7 @@
 
 #include "base/array.h"
 #include "base/clock.h"
+#include "process/ports.h"
 #include "process/socket-options.h"
 
 #define HEADING "brumate connections 1\n"
@@ -29,6 +30,8 @@
 enum {
 	SETTLE_MS = 500, /* the kernel delivers what is under way on one machine in less than 1 */
 	MAKE_TIMEOUT_MS = 5000,
+	LOCAL_PORT_RANGE = 51,	/* ip(7), IP_LOCAL_PORT_RANGE, which older headers lack */
+	ENDED_MS = 65000,	/* the kernel forgets a connection that has ended after 60 s */
 	SMALL_BYTES = 32 << 10, /* any new connection has room for it */
 	LOCK_SEND = 1,		/* SO_BUF_LOCK, socket(7) */
 	LOCK_RECEIVE = 2,
@@ -642,8 +645,8 @@ static union connection_address any_address(const union connection_address *a)
 						   .sin6_addr = mapped(&any) } };
 }
 
-/* Returns a socket at @at, or -errno. */
-static int bind_socket(const struct connection_end *e, const union connection_address *at)
+/* Returns a socket that may be bound to @at, or -errno. */
+static int new_socket(const struct connection_end *e, const union connection_address *at)
 {
 	auto_close int fd =
 		socket(at->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -659,9 +662,14 @@ static int bind_socket(const struct connection_end *e, const union connection_ad
 		set_flag(fd, SOL_SOCKET, SO_SNDBUF, e->send_bytes / 2);
 	if (e->receive_bytes)
 		set_flag(fd, SOL_SOCKET, SO_RCVBUF, e->receive_bytes / 2);
-	if (bind(fd, &at->any, address_bytes(at)) < 0)
-		return -errno;
 	return take_fd(&fd);
+}
+
+static int bind_socket(const struct connection_end *e, const union connection_address *at)
+{
+	auto_close int fd = new_socket(e, at);
+
+	return fd < 0 ? fd : bind(fd, &at->any, address_bytes(at)) < 0 ? -errno : take_fd(&fd);
 }
 
 /* The same address, as a socket of the family of @like names it. */
@@ -724,11 +732,65 @@ static int connect_to(int fd, const union connection_address *to, uint64_t deadl
 	return -option_of(fd, SOL_SOCKET, SO_ERROR);
 }
 
-/* Connects the two ends. */
-static int join(struct connection_pair *c, bool is_apart, struct brumate_error *err)
+/*
+ * A port at which a connection has ended cannot be bound for a minute. But the kernel takes it by itself for a new connection that
+ * was not bound, after a second, if it is within the machine (tcp(7)): so it is asked to choose between this port and none.
+ */
+static int connect_unbound(struct connection_end *client, const union connection_address *from,
+			   const union connection_address *to, uint64_t deadline_ns)
+{
+	union connection_address any = *from, got;
+	const uint32_t port = ntohs(port_of(from)), range = port << 16 | port;
+	socklen_t len = sizeof(got);
+	auto_close int fd = port ? new_socket(client, from) : -EADDRNOTAVAIL;
+
+	if (fd < 0)
+		return fd;
+	if (any.any.sa_family == AF_INET)
+		any.v4.sin_port = 0;
+	else
+		any.v6.sin6_port = 0;
+	if (setsockopt(fd, IPPROTO_IP, LOCAL_PORT_RANGE, &range, sizeof(range)) < 0)
+		return -EADDRNOTAVAIL; /* before Linux 6.3 */
+	set_flag(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
+	if (bind(fd, &any.any, address_bytes(&any)) < 0)
+		return -errno;
+	int r = connect_to(fd, to, deadline_ns);
+	if (r < 0)
+		return r;
+	/* Outside of the ports that the machine gives away the range does not count. */
+	if (getsockname(fd, &got.any, &len) < 0 || !is_same(&got, from))
+		return -EADDRNOTAVAIL;
+	set_flag(fd, IPPROTO_IP, LOCAL_PORT_RANGE, 0);
+	set_flag(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 0);
+	client->fd = take_fd(&fd);
+	return 0;
+}
+
+static int connect_bound(struct connection_end *client, const union connection_address *from,
+			 const union connection_address *to, uint64_t deadline_ns)
+{
+	auto_close int fd = bind_socket(client, from);
+	int r = fd < 0 ? fd : connect_to(fd, to, deadline_ns);
+
+	if (r == 0)
+		client->fd = take_fd(&fd);
+	return r;
+}
+
+static void close_pair(struct connection_pair *c)
+{
+	for (int k = 0; k < 2; k++) {
+		cleanup_close(&c->ends[k].fd);
+		c->ends[k].fd = -1;
+	}
+}
+
+/* Connects one end to the other. */
+static int join_to(struct connection_end *server, struct connection_end *client, bool is_apart,
+		   struct brumate_error *err)
 {
 	const uint64_t deadline_ns = deadline_in_ms(MAKE_TIMEOUT_MS);
-	struct connection_end *server = &c->ends[0], *client = &c->ends[1];
 	union connection_address at = is_apart ? any_address(&server->address) : server->address;
 	const union connection_address from =
 		is_apart ? any_address(&client->address) : client->address;
@@ -739,16 +801,36 @@ static int join(struct connection_pair *c, bool is_apart, struct brumate_error *
 		return fail_make(server, "made anew", -listener, err);
 	if (listen(listener, 8) < 0 || getsockname(listener, &at.any, &len) < 0)
 		return fail_make(server, "made anew", errno, err);
-	client->fd = bind_socket(client, &from);
-	if (client->fd < 0)
-		return fail_make(client, "made anew", -client->fd, err);
 	at = as_family(&at, &from);
-	int r = connect_to(client->fd, &at, deadline_ns);
+	int r = connect_unbound(client, &from, &at, deadline_ns);
+	if (r < 0)
+		r = connect_bound(client, &from, &at, deadline_ns);
 	if (r < 0)
 		return fail_make(client, "made anew", -r, err);
 	r = server->fd = accept_from(listener, client->fd, deadline_ns);
 	connection_abort(server->fd);
 	return r < 0 ? fail_make(server, "made anew", -r, err) : 0;
+}
+
+static bool is_of_address(int r)
+{
+	return r == -EADDRINUSE || r == -EADDRNOTAVAIL;
+}
+
+/* Either end may be the one that is bound, and the other the one that finds its port free. */
+static int join(struct connection_pair *c, bool is_apart, struct brumate_error *err)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int r = join_to(&c->ends[0], &c->ends[1], is_apart, err);
+
+	if (!is_of_address(r))
+		return r;
+	close_pair(c);
+	if (join_to(&c->ends[1], &c->ends[0], is_apart, &why) < 0)
+		return r;
+	if (err)
+		*err = BRUMATE_ERROR_NONE;
+	return 0;
 }
 
 static bool has_received(const struct connection_end *e)
@@ -802,15 +884,43 @@ static int make(struct connection_pair *c, bool is_apart, struct brumate_error *
 	return r;
 }
 
-int connections_make(struct connections *c, bool is_apart, struct brumate_error *err)
+/* Whether the kernel remembers a connection that has ended at one of the addresses. */
+static bool waits_for_ended(const struct connection_pair *c)
 {
+	for (int k = 0; k < 2; k++) {
+		const union connection_address *a = &c->ends[k].address;
+		union port_address at = { .v6 = a->v6 };
+		struct port_use use = { 0 };
+
+		if (a->any.sa_family == AF_INET)
+			at.v4 = a->v4;
+		if (port_look(&use, &at, true, NULL) == 0 && use.n_ended)
+			return true;
+	}
+	return false;
+}
+
+int connections_make(struct connections *c, bool is_apart, connections_wait_fn wait, void *arg,
+		     struct brumate_error *err)
+{
+	const uint64_t deadline_ns = deadline_in_ms(ENDED_MS);
 	int r = 0;
 
-	for (size_t i = 0; i < c->n && r == 0; i++)
-		r = make(&c->items[i], is_apart, err);
-	for (size_t i = 0; i < 2 * c->n && r < 0; i++) {
-		cleanup_close(&c->items[i / 2].ends[i % 2].fd);
-		c->items[i / 2].ends[i % 2].fd = -1;
+	for (size_t i = 0; i < c->n && r == 0;) {
+		struct connection_pair *pair = &c->items[i];
+
+		r = make(pair, is_apart, err);
+		if (r == 0)
+			i++;
+		if (!is_of_address(r) || !wait || !waits_for_ended(pair) ||
+		    clock_now_ns() > deadline_ns)
+			continue;
+		close_pair(pair);
+		if (err)
+			*err = BRUMATE_ERROR_NONE;
+		r = wait(arg, err);
 	}
+	for (size_t i = 0; i < c->n && r < 0; i++)
+		close_pair(&c->items[i]);
 	return r;
 }

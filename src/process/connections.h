@@ -79,9 +79,14 @@ char *connections_encode(const struct connections *c, size_t *ret_len_bytes);
 /** Pure, for foreign bytes. -EBADMSG, -ENOMEM. */
 int connections_decode(struct connections *ret, const char *bytes, size_t len_bytes);
 
+/** Called again and again while the kernel remembers a connection that has ended, which is in the way. <0 (with @err): do not wait. */
+typedef int (*connections_wait_fn)(void *arg, struct brumate_error *err);
+
 /** Makes them again; each as by connection_abort() until connection_keep(): if we or CRIU die in between, no address stays
- * taken. @is_apart: between any addresses, for what never runs. -EADDRINUSE and others, by name. */
-int connections_make(struct connections *c, bool is_apart, struct brumate_error *err);
+ * taken. @is_apart: between any addresses, for what never runs. @wait (may be NULL: none waits): that takes a minute at most.
+ * -EADDRINUSE and others, by name. */
+int connections_make(struct connections *c, bool is_apart, connections_wait_fn wait, void *arg,
+		     struct brumate_error *err);
 
 /** Has the end of @fd leave nothing behind when the last descriptor is closed: the address is free at once. */
 void connection_abort(int fd);

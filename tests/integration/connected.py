@@ -182,6 +182,57 @@ def with_full_buffers(bed):
         bed.end(job)
 
 
+# Both ends of two connections. Told to, it closes them, the one from the near end and the other from the far one, and ends: the kernel
+# remembers both for a minute.
+CLOSES = """
+import os, socket, sys, time
+def pair(closes_far):
+    l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, closes_far); l.bind(("127.0.0.1", 0)); l.listen()
+    a = socket.create_connection(l.getsockname()); b = l.accept()[0]
+    return (b, a) if closes_far else (a, b)
+pairs = [pair(False), pair(True)]
+names = [(a.getsockname(), a.getpeername()) for a, _ in pairs]
+print("ready", " ".join(str(a.getsockname()[1]) for a, _ in pairs), flush=True)
+step = 0
+while not os.path.exists(sys.argv[1]):
+    for a, b in pairs:
+        a.sendall(b"x"); assert b.recv(1) == b"x", "the wrong byte came"
+        b.sendall(b"y"); assert a.recv(1) == b"y", "the wrong answer came"
+    assert names == [(a.getsockname(), a.getpeername()) for a, _ in pairs], "another address"
+    step += 1
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+for a, b in pairs:
+    a.close(); assert b.recv(1) == b""; b.close()
+"""
+
+
+def is_remembered(port):
+    """Whether the kernel remembers a connection that has ended, whose end at the port was closed first."""
+    with open("/proc/net/tcp", encoding="ascii") as file:
+        return any(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "06" for line in file if ":" in line)
+
+
+@case
+@as_user
+def that_the_job_closed_itself(bed):
+    """A checkpoint that it was left running after is restored as soon as it has ended."""
+    go = os.path.join(bed.dir, "go")
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", CLOSES, go], "closes")
+    ports = [int(port) for port in log.wait_for(r"^ready (\d+) (\d+)$").groups()]
+    for name in ("one", "two"):
+        bed.operation("checkpoint", job, "--leave-running", "--name", name)
+        with open(go, "w", encoding="utf-8"):
+            pass
+        bed.wait_state(job, ("exited",), 30)
+        expect(all(is_remembered(port) for port in ports), f"the kernel remembers no connection at {ports}")
+        os.unlink(go)
+        os.truncate(log.path, 0)  # it does again what it did
+        bed.operation("restore", name)
+        log.goes_on()
+    bed.end(job)
+
+
 @case
 @as_user
 def whoever_is_killed(bed):

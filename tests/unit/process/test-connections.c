@@ -67,13 +67,14 @@ static void made_anew(void)
 	write_down(&c, &seen);
 	/* While it lives, its addresses are not free. */
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	CHECK(connections_make(&c, false, &err) == -EADDRINUSE && strstr(err.text, "at ::1 port"));
+	CHECK(connections_make(&c, false, NULL, NULL, &err) == -EADDRINUSE &&
+	      strstr(err.text, "at ::1 port"));
 	for (int k = 0; k < 2; k++)
 		connection_abort(seen.items[0].ends[k].fd);
 	connections_fini(&seen);
 	little_end(&l);
 
-	CHECK(connections_make(&c, false, &err) == 0);
+	CHECK(connections_make(&c, false, NULL, NULL, &err) == 0);
 	struct connection_end *server = &c.items[0].ends[0], *client = &c.items[0].ends[1];
 	struct sockaddr_in6 at;
 	socklen_t len = sizeof(at);
