@@ -3,7 +3,6 @@
 """A checkpointed server whose ports a service manager holds (LISTEN_FDS): it is restored with the manager's sockets, and who has
 connected meanwhile is answered."""
 
-import os
 import socket
 import subprocess
 

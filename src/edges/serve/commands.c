@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The rows of `brumate serve` and `share`: linked by `brumate` too, for help and completion. */
+/* The rows of `brumate serve`, `share` and `http`: linked by `brumate` too, for help and completion. */
 #include <stddef.h>
 
 #include "cli/options.h"
@@ -51,6 +51,28 @@ const struct command share_command = {
 	COMPLETES_LIVING,
 	NULL,
 	share_options,
+	NULL,
+	"brumate-serve",
+};
+
+static const struct option_spec http_options[] = {
+	VALUE(OPT_SOCKET, "socket", 0, "PATH", COMPLETES_FILE,
+	      "where to listen (default: http.sock in the runtime directory)"),
+	END,
+};
+
+const struct command http_command = {
+	"http",
+	NULL,
+	"rest api",
+	"",
+	"answer programs that speak HTTP at a unix socket",
+	0,
+	0,
+	false,
+	COMPLETES_NOTHING,
+	NULL,
+	http_options,
 	NULL,
 	"brumate-serve",
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The program brumate-serve: runs `brumate serve` and `share`. */
+/* The program brumate-serve: runs `brumate serve`, `share` and `http`. */
 #include <stddef.h>
 
 #include "edges/serve/options.h"
@@ -7,6 +7,7 @@
 int main(int argc, char **argv)
 {
 	static const struct edge_verb own[] = {
+		{ "http", verb_http },
 		{ "serve", verb_serve },
 		{ "share", verb_share },
 		{ NULL, NULL },

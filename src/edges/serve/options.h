@@ -7,7 +7,9 @@
 enum {
 	OPT_IDLE_AFTER = OPT__EDGE,
 	OPT_SLICE,
+	OPT_SOCKET,
 };
 
 int verb_serve(const struct invocation *in, struct brumate_error *err);
+int verb_http(const struct invocation *in, struct brumate_error *err);
 int verb_share(const struct invocation *in, struct brumate_error *err);

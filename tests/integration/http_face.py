@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""`brumate http`: the methods at a unix socket, for curl and other programs that speak HTTP."""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+
+from cases import NOBODY, as_user, case, expect, main, wait_until
+
+
+class Face:
+    def __init__(self, bed):
+        self.bed, self.path = bed, os.path.join(bed.own["BRUMATE_RUNTIME_DIR"], "http.sock")
+        self.server = bed.spawn("http")
+        wait_until(self.answers, "it to listen")
+
+    def answers(self):
+        try:
+            self.connect().close()
+            return True
+        except OSError:
+            return False
+
+    def connect(self):
+        it = socket.socket(socket.AF_UNIX)
+        it.settimeout(60)
+        it.connect(self.path)
+        return it
+
+    def raw(self, data):
+        """What comes back for these bytes."""
+        it, got = self.connect(), b""
+        it.sendall(data)
+        while more := it.recv(65536):
+            got += more
+        it.close()
+        return got
+
+    def call(self, method, verb="POST", **parameters):
+        """(status, object)."""
+        connection = http.client.HTTPConnection("brumate")
+        connection.sock = self.connect()
+        connection.request(verb, f"/v1/{method}", json.dumps(parameters) if parameters else None)
+        answer = connection.getresponse()
+        body = json.loads(answer.read())
+        connection.close()
+        return answer.status, body
+
+    def stop(self):
+        self.server.signal(signal.SIGTERM)
+        code, out, err = self.server.end()
+        expect((code, out, err) == (0, "", ""), f"{code} {out!r} {err!r}")
+
+
+@case
+@as_user
+def of_a_user(bed):
+    """The whole way of a job."""
+    face = Face(bed)
+    job, log = bed.counter("model", mib=16)
+    status, reply = face.call("Suspend", job="model")
+    expect(status == 200 and reply["summary"]["operation"] == "suspend", reply)
+    expect([it["state"] for it in face.call("List")[1]["jobs"]] == ["suspended"], "it is not suspended")
+    status, reply = face.call("Resume", job="model", wait_ms=1000)
+    expect(status == 200, reply)
+    bed.expect_whole(job, log)
+    status, reply = face.call("Checkpoint", job="model")
+    expect(status == 200 and reply["summary"]["checkpoint"], reply)
+    status, reply = face.call("Restore", checkpoint="model")
+    expect(status == 200 and reply["job"]["id"] == job, reply)
+    bed.expect_whole(job, log)
+    status, reply = face.call("Suspend", job="nobody")
+    expect(status == 404 and reply["error"]["exit"] == 3 and "nobody" in reply["error"]["text"], reply)
+    status, reply = face.call("Suspend", job=7)
+    expect(status == 400, reply)
+    face.stop()
+
+
+@case
+def by_curl(bed):
+    """Also a body that is so large that curl asks first."""
+    if not shutil.which("curl"):
+        return
+    face = Face(bed)
+    job, log = bed.counter("model", mib=16)
+
+    def curl(method, text):
+        done = subprocess.run(["curl", "-sS", "--fail-with-body", "--unix-socket", face.path, "-d", "@-", f"http://brumate/v1/{method}"],
+                              input=text, capture_output=True, text=True, timeout=60, check=False)
+        return done.returncode, json.loads(done.stdout)
+
+    code, reply = curl("Suspend", '{"job": "model"}')
+    expect(code == 0 and reply["summary"], reply)
+    code, reply = curl("Resume", json.dumps({"job": "model"}) + " " * (2 << 20))
+    expect(code == 0 and reply["summary"], reply)
+    code, reply = curl("Resume", '{"job": "nobody"}')
+    expect(code == 22 and reply["error"]["exit"] == 3, reply)
+    bed.expect_whole(job, log)
+    face.stop()
+
+
+@case
+def what_is_no_request(bed):
+    face = Face(bed)
+    post = b"POST /v1/List HTTP/1.1\r\n"
+    for data, status in ((b"x\r\n\r\n", 400), (post + b"Content-Length: x\r\n\r\n", 400), (post + b"Transfer-Encoding: chunked\r\n\r\n", 501),
+                         (post + b"Content-Length: 3\r\n\r\n[1]", 400), (post + b"Content-Length: 9\r\n\r\n{}\0\0\0\0\0\0\0", 400),
+                         (post + b"Content-Length: 99999999999\r\n\r\n", 413), (b"POST /" + 16384 * b"a", 431),
+                         (b"GET /v1/List HTTP/1.1\r\n\r\n", 405), (b"POST /v1/Nothing HTTP/1.1\r\n\r\n", 404),
+                         (b"POST /v2/List HTTP/1.1\r\n\r\n", 404), (b"POST / HTTP/1.1\r\n\r\n", 404), (post + b"\r\n", 200)):
+        got = face.raw(data)
+        expect(got.startswith(f"HTTP/1.1 {status} ".encode()), f"{data[:60]!r}: {got!r}")
+        head, _, body = got.partition(b"\r\n\r\n")
+        expect(f"Content-Length: {len(body)}".encode() in head and json.loads(body), got)
+    expect(face.call("Export", checkpoint="x")[0] in (400, 404), "a method that needs a descriptor")
+    half = face.connect()  # one that does not go on keeps nobody out
+    half.sendall(post)
+    expect(face.call("List")[0] == 200, "it does not answer")
+    face.stop()
+    half.close()
+
+
+@case
+def who_may_ask(bed):
+    """The socket is its user's; one that was opened to all answers only that user and root all the same."""
+    face = Face(bed)
+    expect(os.stat(face.path).st_mode & 0o777 == 0o600, "others may connect")
+    os.chmod(bed.dir, 0o711)
+    os.chmod(bed.own["BRUMATE_RUNTIME_DIR"], 0o755)
+    os.chmod(face.path, 0o666)
+    script = f"""import socket
+s = socket.socket(socket.AF_UNIX)
+s.connect({face.path!r})
+s.sendall(b"POST /v1/List HTTP/1.1\\r\\n\\r\\n")
+print(s.recv(65536).decode())"""
+    done = subprocess.run(["python3", "-c", script], user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, timeout=60,
+                          check=False, cwd="/")
+    expect(done.stdout.startswith("HTTP/1.1 403 Forbidden"), f"{done}")
+    face.stop()
+
+
+@case
+def who_hangs_up_cancels(bed):
+    """And so does the end of the program."""
+    face = Face(bed)
+    job, log = bed.counter("model", mib=16)
+    for stopped in (False, True):
+        bed.fault("suspend.park.begin", "hold")
+        it = face.connect()
+        body = json.dumps({"job": job}).encode()
+        it.sendall(b"POST /v1/Suspend HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        with bed.holding("suspend.park.begin", face.server):
+            if stopped:
+                face.server.signal(signal.SIGTERM)
+            else:
+                it.close()
+        wait_until(lambda: bed.state(job) == "running", "the job to be as it was")
+        bed.expect_whole(job, log)
+    expect(face.server.end()[0] == 0, "it did not end well")
+
+
+if __name__ == "__main__":
+    main()
