@@ -164,7 +164,7 @@ int criu_carry_connections(int dir_fd, struct connections *c, struct brumate_err
 	int r = change_image(dir_fd, "files.img", CRIU_MAGIC_FILES, change_file, c);
 
 	for (size_t i = 0; i < 2 * c->n && r == 0; i++)
-		if (!c->items[i / 2].ends[i % 2].file)
+		if (c->items[i / 2].elsewhere != (int)(i % 2) && !c->items[i / 2].ends[i % 2].file)
 			r = -ENOENT;
 	if (r == 0)
 		r = change_descriptors(dir_fd, c);

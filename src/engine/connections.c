@@ -12,6 +12,7 @@
 #include "base/user.h"
 #include "criu/carry.h"
 #include "engine/externals.h"
+#include "engine/together.h"
 
 enum { LOOK_AGAIN_MS = 100 };
 
@@ -25,7 +26,7 @@ int op_connections_read(struct op *op, struct brumate_error *err)
 		return 0;
 	int r = proc_tree_read(&tree, op->target->root, err);
 	if (r == 0)
-		r = connections_read(c, &tree, err);
+		r = connections_read(c, &tree, together_others(op), err);
 	if (r == 0 && (r = fault_point("checkpoint.connected")) < 0)
 		return brumate_fail(err, -r, "injected with connections read: %s", strerror(-r));
 	auto_free char *plugin = criu_plugin_dir();
@@ -97,7 +98,8 @@ static int make_as_user(struct connections *c, struct op *op, bool is_apart,
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
 	int r = c->n ? user_files_enter(&user, op->target->uid, op->target->gid, err) : 0;
 
-	return r < 0 ? r : connections_make(c, is_apart, wait_for_ended, op, err);
+	return r < 0 ? r
+		     : connections_make(c, is_apart, together_others(op), wait_for_ended, op, err);
 }
 
 int op_connections_give(struct op *op, bool is_apart, struct criu_inherit **inherits, size_t *n,
@@ -114,6 +116,9 @@ int op_connections_give(struct op *op, bool is_apart, struct criu_inherit **inhe
 	for (size_t i = 0; i < 2 * c->n && r == 0; i++) {
 		const struct connection_end *e = &c->items[i / 2].ends[i % 2];
 		char key[CRIU_CONNECTION_KEY_BYTES];
+
+		if (c->items[i / 2].elsewhere == (int)(i % 2))
+			continue;
 		int fd = fcntl(e->fd, F_DUPFD_CLOEXEC, 3);
 
 		criu_connection_key(key, e->file);
@@ -129,6 +134,7 @@ void op_connections_keep(struct op *op)
 	struct connections *c = &op->restore.connections;
 
 	for (size_t i = 0; i < 2 * c->n; i++)
-		connection_keep(c->items[i / 2].ends[i % 2].fd);
+		if (c->items[i / 2].elsewhere != (int)(i % 2))
+			connection_keep(c->items[i / 2].ends[i % 2].fd);
 	connections_fini(c);
 }

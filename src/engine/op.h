@@ -100,6 +100,7 @@ struct op {
 		listeners; /* borrowed: that are held while the job is checkpointed; NULL: none may be */
 	int together_fd; /* to the coordinator of several operations (engine/together.h); -1: none */
 	bool together_idle; /* the meeting of that name is over */
+	struct connection_others together_others; /* the operations that make the other ends of connections */
 	char *together_closes; /* owned: connections that a restored member finds closed (sockets_close) */
 };
 

@@ -528,6 +528,12 @@ static int ask_for_force(const struct scan_finding *f, struct brumate_error *err
 	return -EOPNOTSUPP;
 }
 
+/* The coordinator of the set looks for the other end. */
+static bool is_of_the_set(const struct op *op, const struct scan_finding *f)
+{
+	return together_is_wanted(op) && !strcmp(f->what, SCAN_TCP_OUTSIDE);
+}
+
 static bool is_to_be_left_out(const struct op *op, const struct scan_finding *f)
 {
 	return (op->request->tcp_skip_in_flight && !strcmp(f->what, SCAN_TCP_IN_FLIGHT)) ||
@@ -596,7 +602,7 @@ int preflight(struct op *op, unsigned scopes, struct brumate_error *err)
 
 		const bool is_refused = f->level == SCAN_REFUSE || (op->request->leave_running &&
 								    !strcmp(f->what, SCAN_LINKED));
-		if (!is_refused || !(f->scope & scopes))
+		if (!is_refused || !(f->scope & scopes) || is_of_the_set(op, f))
 			continue;
 		if (!is_to_be_left_out(op, f))
 			return refuse(f, err);

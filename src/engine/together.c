@@ -82,6 +82,12 @@ static int meet(struct op *op, const char *at, char answer[static PACKET_BYTES],
 
 /* ---- connections ---- */
 
+/* Where CRIU may not save them. */
+static bool drains(const struct op *op)
+{
+	return together_is_wanted(op) && !connections_may_be_repaired();
+}
+
 static int read_members(struct proc_tree *ret, const struct op *op, struct brumate_error *err)
 {
 	const struct proc_members members = target_members(op->target);
@@ -101,7 +107,10 @@ static int send_connections(struct op *op, struct brumate_error *err)
 		return r;
 	if (sockets_list(&all, &tree) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	for (const char *rest = all; *rest;) {
+	auto_free char *lines = path_format("%s%s", drains(op) ? SET_DRAINS : "", all);
+	if (!lines)
+		return brumate_fail(err, ENOMEM, "%m");
+	for (const char *rest = lines; *rest;) {
 		size_t len = strlen(rest);
 
 		if (len > SET_LINES_BYTES) {
@@ -167,6 +176,19 @@ int together_meet(struct op *op, const char *at, struct brumate_error *err)
 	return together_is_wanted(op) ? meet(op, at, answer, err) : 0;
 }
 
+static int meet_drained(void *op, struct brumate_error *err)
+{
+	return together_meet(op, "drained", err);
+}
+
+const struct connection_others *together_others(struct op *op)
+{
+	if (!together_is_wanted(op))
+		return NULL;
+	op->together_others = (struct connection_others){ meet_drained, op, op->together_fd };
+	return &op->together_others;
+}
+
 int together_all_idle(void *arg, struct brumate_error *err)
 {
 	char answer[PACKET_BYTES];
@@ -204,7 +226,7 @@ int together_decide(struct op *op, const char *at, struct brumate_error *err)
 	int r = meet(op, at, answer, err);
 	if (r < 0 && ask_store(op))
 		return r;
-	*err = BRUMATE_ERROR_NONE; /* all the others go on, too, whoever asked and has gone */
+	*err = BRUMATE_ERROR_NONE; /* all the others go on, too, with the client or without */
 	progress_settle(&op->progress);
 	return 0;
 }
@@ -229,7 +251,10 @@ int together_hold(struct op *op, struct brumate_error *err)
 
 	if (!together_is_wanted(op))
 		return 0;
-	int r = read_members(&tree, op, err);
+	int r = drains(op) ? send_connections(op, err) : 1;
+	if (r <= 0)
+		return r < 0 ? r : together_meet(op, "frozen", err);
+	r = read_members(&tree, op, err);
 	if (r == 0)
 		r = sockets_hold(&n, &tree, err);
 	if (r == 0)

@@ -8,11 +8,12 @@
  * end as the others.
  *
  * Before "ready" and again once the job is frozen, a member that is saved sends its connections (sockets_list()), in packets
- * of SET_CONNECTIONS and whole lines. Where they do not fit those of the others the answer is "again", and it looks once more.
+ * of SET_CONNECTIONS and whole lines; the first is SET_DRAINS where they are drained, as all members' are to be then. Where they do not fit those of the others the answer is "again", and it looks once more.
  *
  *	checkpoint  ready   all have looked, and nothing is touched; the answer is "go PATH", of the decision
  *	            idle    its gates are closed over idle GPUs. The answer is "again" where others are not as far: their kernels may wait
  *	                    for work of this one, so it lets some through, and comes again
+ *	            frozen, drained   where CRIU may not repair connections (process/connections.h): all stand still; what anybody has sent is received
  *	            held    with --leave-running: the job is in the images, and stands still, its connections held (process/socket-hold.h)
  *	            stored  the checkpoint is complete. Decided: it counts, or the job runs on
  *	restore     ready   all is verified, nothing is built
@@ -38,8 +39,11 @@ int together_all_idle(void *op, struct brumate_error *err);
 /** The last meeting. Waits for the store where it cannot tell how that was decided. -ECANCELED: it was given up. */
 int together_decide(struct op *op, const char *at, struct brumate_error *err);
 
-/** Holds the connections of the job, which is frozen, and sends what they are. */
+/** Holds the connections of the job, which is frozen, and sends what they are. Where they can be read without, returns once all stand still. */
 int together_hold(struct op *op, struct brumate_error *err);
+
+/** Those who look at the other ends of the job's connections, or make them, while this operation does that; NULL: there are none. */
+const struct connection_others *together_others(struct op *op);
 
 /** Releases them; those that were to others than the members, and that the set closes, are closed in what was restored. Also for what CRIU brought back of a member, whether or not it comes back with the others. */
 void together_let_go(struct op *op);

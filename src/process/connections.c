@@ -3,6 +3,7 @@
 #include "process/connections.h"
 
 #include <arpa/inet.h>
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -30,10 +31,13 @@
 enum {
 	SETTLE_MS = 500, /* the kernel delivers what is under way on one machine in less than 1 */
 	MAKE_TIMEOUT_MS = 5000,
-	LOCAL_PORT_RANGE = 51,	/* ip(7), IP_LOCAL_PORT_RANGE, which older headers lack */
-	ENDED_MS = 65000,	/* the kernel forgets a connection that has ended after 60 s */
-	SMALL_BYTES = 32 << 10, /* any new connection has room for it */
-	LOCK_SEND = 1,		/* SO_BUF_LOCK, socket(7) */
+	LOCAL_PORT_RANGE = 51, /* ip(7), IP_LOCAL_PORT_RANGE, which older headers lack */
+	ENDED_MS = 65000,      /* the kernel forgets a connection that has ended after 60 s */
+	TRY_MS = 5,
+	OFFER_MS = 50,
+	OTHERS_TIMEOUT_MS = 60000, /* the others of a set have files to look at before */
+	SMALL_BYTES = 32 << 10,	   /* any new connection has room for it */
+	LOCK_SEND = 1,		   /* SO_BUF_LOCK, socket(7) */
 	LOCK_RECEIVE = 2,
 };
 
@@ -391,8 +395,9 @@ static bool listens(const struct look *l, in_port_t port)
 static int add_pair(struct connections *c, struct look *l, struct seen_end *s, struct seen_end *o)
 {
 	const bool swaps = listens(l, port_of(&o->end.address));
-	struct connection_pair pair = { .ends = { swaps ? o->end : s->end,
-						  swaps ? s->end : o->end } };
+	struct connection_pair pair = {
+		.ends = { swaps ? o->end : s->end, swaps ? s->end : o->end }, .elsewhere = -1
+	};
 	int r = array_add(c->items, c->n, pair);
 
 	if (r == 0) {
@@ -402,20 +407,106 @@ static int add_pair(struct connections *c, struct look *l, struct seen_end *s, s
 	return r;
 }
 
-static int pair_all(struct connections *c, struct look *l, struct brumate_error *err)
+static int compare_addresses(const union connection_address *a, const union connection_address *b)
+{
+	const struct in6_addr a6 = mapped(a), b6 = mapped(b);
+	int r = memcmp(&a6, &b6, sizeof(a6));
+
+	return r ? r : ntohs(port_of(a)) - ntohs(port_of(b));
+}
+
+/* Whose end the other one is finds the same order by itself. */
+static int add_half(struct connections *c, struct seen_end *s)
+{
+	const bool swaps = compare_addresses(&s->end.address, &s->peer) > 0;
+	const struct connection_end other = { .fd = -1, .address = s->peer };
+	struct connection_pair pair = { .ends = { swaps ? other : s->end, swaps ? s->end : other },
+					.elsewhere = swaps ? 0 : 1 };
+	int r = array_add(c->items, c->n, pair);
+
+	if (r == 0) {
+		s->is_taken = true;
+		s->end.fd = -1;
+	}
+	return r;
+}
+
+static int pair_all(struct connections *c, struct look *l, const struct connection_others *others,
+		    struct brumate_error *err)
 {
 	int r = 0;
 
 	for (size_t i = 0; i < l->n && r == 0; i++) {
-		if (l->ends[i].is_taken)
+		struct seen_end *s = &l->ends[i], *o = s->is_taken ? NULL : find_other(l, s);
+
+		if (s->is_taken)
 			continue;
-		struct seen_end *o = find_other(l, &l->ends[i]);
-		r = o ? add_pair(c, l, &l->ends[i], o)
-		      : refuse(&l->ends[i].end, EOPNOTSUPP,
-			       "whose other end is not of the job, or has been closed; that takes "
-			       "CAP_NET_ADMIN to save",
-			       err);
+		r = o ? add_pair(c, l, s, o)
+		    : others && s->state == ESTABLISHED
+			    ? add_half(c, s)
+			    : refuse(&s->end, EOPNOTSUPP,
+				     "whose other end is not of the job, or has been closed; that "
+				     "takes CAP_NET_ADMIN to save",
+				     err);
 	}
+	return r;
+}
+
+static struct connection_end *own_end(struct connection_pair *c)
+{
+	return &c->ends[c->elsewhere == 0];
+}
+
+/* What another tree has not received yet is still in our queue. 1: there is some. */
+static int offer_room(struct connections *c, const struct connection_end **ret_late,
+		      struct brumate_error *err)
+{
+	*ret_late = NULL;
+	for (size_t i = 0; i < c->n; i++) {
+		const struct connection_end *e = own_end(&c->items[i]);
+		int n = 0;
+
+		if (c->items[i].elsewhere < 0)
+			continue;
+		make_room(e);
+		if (ioctl(e->fd, SIOCOUTQ, &n) < 0)
+			return refuse(e, errno, "whose queue is not told", err);
+		if (n)
+			*ret_late = e;
+	}
+	return *ret_late ? 1 : 0;
+}
+
+/* Nobody tells how much the others have yet to send, so they are offered room for a while. */
+static int settle_with_others(struct connections *c, const struct connection_others *others,
+			      struct brumate_error *err)
+{
+	const uint64_t deadline_ns = deadline_in_ms(SETTLE_MS);
+	const struct connection_end *late;
+	int r;
+
+	while ((r = offer_room(c, &late, err)) == 1 ||
+	       (r == 0 && deadline_left_ms(deadline_ns) > SETTLE_MS - OFFER_MS)) {
+		if (!deadline_left_ms(deadline_ns))
+			return refuse(late, EAGAIN,
+				      "by which more is under way than the other end has room for",
+				      err);
+		nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+	}
+	for (size_t i = 0; i < c->n; i++)
+		if (c->items[i].elsewhere >= 0)
+			fix_size(own_end(&c->items[i]));
+	return r < 0 ? r : others->drained(others->arg, err);
+}
+
+static int settle_all(struct connections *c, const struct connection_others *others,
+		      struct brumate_error *err)
+{
+	int r = others ? settle_with_others(c, others, err) : 0;
+
+	for (size_t i = 0; i < c->n && r == 0; i++)
+		if (c->items[i].elsewhere < 0)
+			r = settle(&c->items[i], err);
 	return r;
 }
 
@@ -432,7 +523,7 @@ static bool has_long_queue(const struct connection_pair *c)
 	return c->ends[0].queue_bytes > SMALL_BYTES || c->ends[1].queue_bytes > SMALL_BYTES;
 }
 
-static int make(struct connection_pair *c, bool is_apart, struct brumate_error *err);
+static int make_here(struct connection_pair *c, bool is_apart, struct brumate_error *err);
 
 /* Whether a new connection has room for the queues: it is tried. */
 static int check_room(const struct connection_pair *c, struct brumate_error *err)
@@ -442,14 +533,24 @@ static int check_room(const struct connection_pair *c, struct brumate_error *err
 	if (!has_long_queue(c))
 		return 0;
 	trial.ends[0].fd = trial.ends[1].fd = -1;
-	int r = make(&trial, true, err);
+	int r = make_here(&trial, true, err);
 	for (int k = 0; k < 2; k++)
 		cleanup_close(&trial.ends[k].fd);
 	return r;
 }
 
+/* The end of another tree has none that is known here. */
+static int read_queues(struct connection_pair *c, struct brumate_error *err)
+{
+	int r = 0;
+
+	for (int k = 0; k < 2 && r == 0; k++)
+		r = k == c->elsewhere ? 0 : read_queue(&c->ends[k], err);
+	return r;
+}
+
 int connections_read(struct connections *ret, const struct proc_tree *tree,
-		     struct brumate_error *err)
+		     const struct connection_others *others, struct brumate_error *err)
 {
 	auto_(connections_fini) struct connections c = CONNECTIONS_EMPTY;
 	struct brumate_error why = BRUMATE_ERROR_NONE;
@@ -457,12 +558,12 @@ int connections_read(struct connections *ret, const struct proc_tree *tree,
 	int r = sockets_each(tree, look_at, &l);
 
 	if (r == 0)
-		r = pair_all(&c, &l, &why);
+		r = pair_all(&c, &l, others, &why);
 	look_fini(&l);
+	if (r == 0)
+		r = settle_all(&c, others, &why);
 	for (size_t i = 0; i < c.n && r == 0; i++)
-		if ((r = settle(&c.items[i], &why)) == 0 &&
-		    (r = read_queue(&c.items[i].ends[0], &why)) == 0 &&
-		    (r = read_queue(&c.items[i].ends[1], &why)) == 0)
+		if ((r = read_queues(&c.items[i], &why)) == 0)
 			r = check_room(&c.items[i], &why);
 	if (r == 0)
 		*ret = take_struct(c, CONNECTIONS_EMPTY);
@@ -566,6 +667,22 @@ static int take_queue(struct connection_end *e, const char **p, const char *end)
 	return 0;
 }
 
+/* Of which nothing but the address is known. */
+static bool find_elsewhere(struct connection_pair *c)
+{
+	for (int k = 0; k < 2; k++) {
+		const struct connection_end *e = &c->ends[k];
+
+		if (e->file)
+			continue;
+		if (c->elsewhere >= 0 || e->flags || e->shut || e->send_bytes || e->receive_bytes ||
+		    e->queue_bytes)
+			return false;
+		c->elsewhere = k;
+	}
+	return true;
+}
+
 int connections_decode(struct connections *ret, const char *bytes, size_t len_bytes)
 {
 	auto_(connections_fini) struct connections c = CONNECTIONS_EMPTY;
@@ -576,11 +693,11 @@ int connections_decode(struct connections *ret, const char *bytes, size_t len_by
 	if (len_bytes < strlen(HEADING) || memcmp(bytes, HEADING, strlen(HEADING)) != 0)
 		return -EBADMSG;
 	for (p = bytes + strlen(HEADING); (p = next_line(line, sizeof(line), p, end)) && *line;) {
-		struct connection_pair pair;
+		struct connection_pair pair = { .elsewhere = -1 };
 
 		if (c.n == CONNECTIONS_MAX || !decode_end(&pair.ends[0], line) ||
 		    !(p = next_line(line, sizeof(line), p, end)) ||
-		    !decode_end(&pair.ends[1], line))
+		    !decode_end(&pair.ends[1], line) || !find_elsewhere(&pair))
 			return -EBADMSG;
 		if ((r = array_add(c.items, c.n, pair)) < 0)
 			return r;
@@ -865,7 +982,7 @@ static int send_queue(struct connection_end *to, const struct connection_end *fr
 	return 0;
 }
 
-static int make(struct connection_pair *c, bool is_apart, struct brumate_error *err)
+static int make_here(struct connection_pair *c, bool is_apart, struct brumate_error *err)
 {
 	int r = join(c, is_apart, err);
 
@@ -873,15 +990,186 @@ static int make(struct connection_pair *c, bool is_apart, struct brumate_error *
 		r = send_queue(&c->ends[0], &c->ends[1], err);
 	if (r == 0)
 		r = send_queue(&c->ends[1], &c->ends[0], err);
+	return r;
+}
+
+/* ---- making, with somebody who makes the other end ---- */
+
+/* Waits for @events of @fd. -ECANCELED: the others are not waited for any more; -EAGAIN: not yet. */
+static int await_others(int fd, short events, const struct connection_others *others,
+			uint64_t deadline_ns)
+{
+	struct pollfd p[] = { { .fd = fd, .events = events },
+			      { .fd = others->fd, .events = POLLIN } };
+	const int left_ms = deadline_left_ms(deadline_ns);
+
+	if (!left_ms)
+		return -ETIMEDOUT;
+	int n = poll(p, 2, left_ms < TRY_MS ? left_ms : TRY_MS);
+	if (n > 0 && p[1].revents)
+		return -ECANCELED;
+	return n > 0 ? 0 : -EAGAIN;
+}
+
+static int accept_other(const struct connection_end *own, const struct connection_end *other,
+			const struct connection_others *others, uint64_t deadline_ns)
+{
+	auto_close int listener = bind_socket(own, &own->address);
+
+	if (listener < 0)
+		return listener;
+	if (listen(listener, 8) < 0)
+		return -errno;
+	for (;;) {
+		union connection_address got;
+		socklen_t len = sizeof(got);
+		int r = await_others(listener, POLLIN, others, deadline_ns);
+
+		if (r == -EAGAIN)
+			continue;
+		if (r < 0)
+			return r;
+		auto_close int fd = accept4(listener, &got.any, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd >= 0 && is_same(&got, &other->address))
+			return take_fd(&fd);
+	}
+}
+
+/* The other end may not listen yet. */
+static int connect_other(const struct connection_end *own, const struct connection_end *other,
+			 const struct connection_others *others, uint64_t deadline_ns)
+{
+	const union connection_address to = as_family(&other->address, &own->address);
+
+	for (;;) {
+		auto_close int fd = bind_socket(own, &own->address);
+		int r = fd < 0 ? fd : 0;
+
+		if (r == 0 && connect(fd, &to.any, address_bytes(&to)) < 0)
+			r = -errno;
+		while (r == -EINPROGRESS || r == -EAGAIN)
+			r = await_others(fd, POLLOUT, others, deadline_ns);
+		if (r == 0 && (r = -option_of(fd, SOL_SOCKET, SO_ERROR)) == 0)
+			return take_fd(&fd);
+		if (r != -ECONNREFUSED && r != -ECONNRESET)
+			return r;
+		if ((r = await_others(-1, 0, others, deadline_ns)) != -EAGAIN)
+			return r;
+	}
+}
+
+struct sending {
+	const uint8_t *bytes;
+	size_t n;
+};
+
+/* Sends and receives as much as goes at once; @want 0: nothing is received. <0: -errno. */
+static int exchange_some(int fd, struct sending *out, uint8_t *in, size_t *have, size_t want)
+{
+	ssize_t n = out->n ? send(fd, out->bytes, out->n, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
+
+	if (n < 0 && errno != EAGAIN)
+		return -errno;
+	out->bytes += n > 0 ? n : 0;
+	out->n -= n > 0 ? (size_t)n : 0;
+	n = *have < want ? recv(fd, in + *have, want - *have, MSG_DONTWAIT) : 1;
+	if (n == 0)
+		return -ECONNRESET;
+	if (n < 0 && errno != EAGAIN)
+		return -errno;
+	*have += *have < want && n > 0 ? (size_t)n : 0;
+	return 0;
+}
+
+/* Sends @out and receives @want bytes. */
+static int exchange(int fd, struct sending out, uint8_t *in, size_t want,
+		    const struct connection_others *others, uint64_t deadline_ns)
+{
+	size_t have = 0;
+	int r;
+
+	while ((r = exchange_some(fd, &out, in, &have, want)) == 0 && (out.n || have < want)) {
+		const short events = (short)((out.n ? POLLOUT : 0) | (have < want ? POLLIN : 0));
+
+		r = await_others(fd, events, others, deadline_ns);
+		if (r < 0 && r != -EAGAIN)
+			break;
+	}
+	return r;
+}
+
+/* What this end had received and not read is sent to the other one, which sends it back, into our queue. */
+static int exchange_queues(struct connection_end *e, const struct connection_others *others,
+			   uint64_t deadline_ns)
+{
+	const uint64_t own = htobe64(e->queue_bytes);
+	uint64_t theirs = 0;
+	int r = exchange(e->fd, (struct sending){ (const uint8_t *)&own, sizeof(own) },
+			 (uint8_t *)&theirs, sizeof(theirs), others, deadline_ns);
+
+	theirs = be64toh(theirs);
+	if (r < 0 || theirs > CONNECTIONS_BYTES_MAX)
+		return r < 0 ? r : -EBADMSG;
+	auto_free uint8_t *queue = malloc(theirs + 1);
+	if (!queue)
+		return -ENOMEM;
+	r = exchange(e->fd, (struct sending){ e->queue, e->queue_bytes }, queue, theirs, others,
+		     deadline_ns);
+	if (r == 0)
+		r = exchange(e->fd, (struct sending){ queue, theirs }, NULL, 0, others,
+			     deadline_ns);
+	while (r == 0 && !has_received(e)) {
+		make_room(e);
+		r = await_others(-1, 0, others, deadline_ns);
+		r = r == -EAGAIN ? 0 : r;
+	}
+	fix_size(e);
+	return r;
+}
+
+static int make_half(struct connection_pair *c, const struct connection_others *others,
+		     struct brumate_error *err)
+{
+	const uint64_t deadline_ns = deadline_in_ms(OTHERS_TIMEOUT_MS);
+	struct connection_end *own = own_end(c), *other = &c->ends[c->elsewhere];
+	int r = own->fd = c->elsewhere == 1 ? accept_other(own, other, others, deadline_ns)
+					    : connect_other(own, other, others, deadline_ns);
+
+	connection_abort(own->fd);
+	if (r >= 0)
+		r = exchange_queues(own, others, deadline_ns);
+	return r < 0 ? fail_make(own, "made anew with the other member", -r, err) : 0;
+}
+
+static int make(struct connection_pair *c, bool is_apart, const struct connection_others *others,
+		struct brumate_error *err)
+{
+	const bool is_half = c->elsewhere >= 0 && !is_apart && others;
+	int r = is_half ? make_half(c, others, err)
+			: make_here(c, is_apart || c->elsewhere >= 0, err);
+
 	for (int k = 0; k < 2 && r == 0; k++) {
 		struct connection_end *e = &c->ends[k];
 
+		if (k == c->elsewhere)
+			continue;
 		if ((e->shut & CONNECTION_SENDS_NO_MORE && shutdown(e->fd, SHUT_WR) < 0) ||
 		    (e->shut & CONNECTION_RECEIVES_NO_MORE && shutdown(e->fd, SHUT_RD) < 0) ||
 		    fcntl(e->fd, F_SETFL, e->flags) < 0)
 			r = fail_make(e, "set up", errno, err);
 	}
 	return r;
+}
+
+/* Those that are made with others come in the same order everywhere, or two would wait for each other. */
+static int by_addresses(const void *a, const void *b)
+{
+	const struct connection_pair *x = a, *y = b;
+	int r = (x->elsewhere >= 0) - (y->elsewhere >= 0);
+
+	if (r == 0)
+		r = compare_addresses(&x->ends[0].address, &y->ends[0].address);
+	return r ? r : compare_addresses(&x->ends[1].address, &y->ends[1].address);
 }
 
 /* Whether the kernel remembers a connection that has ended at one of the addresses. */
@@ -900,16 +1188,18 @@ static bool waits_for_ended(const struct connection_pair *c)
 	return false;
 }
 
-int connections_make(struct connections *c, bool is_apart, connections_wait_fn wait, void *arg,
-		     struct brumate_error *err)
+int connections_make(struct connections *c, bool is_apart, const struct connection_others *others,
+		     connections_wait_fn wait, void *arg, struct brumate_error *err)
 {
 	const uint64_t deadline_ns = deadline_in_ms(ENDED_MS);
 	int r = 0;
 
+	if (c->n)
+		qsort(c->items, c->n, sizeof(*c->items), by_addresses);
 	for (size_t i = 0; i < c->n && r == 0;) {
 		struct connection_pair *pair = &c->items[i];
 
-		r = make(pair, is_apart, err);
+		r = make(pair, is_apart, others, err);
 		if (r == 0)
 			i++;
 		if (!is_of_address(r) || !wait || !waits_for_ended(pair) ||

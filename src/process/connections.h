@@ -33,7 +33,8 @@ enum { CONNECTION_SENDS_NO_MORE = 1, CONNECTION_RECEIVES_NO_MORE = 2 };
 
 struct connection_end {
 	uint64_t inode;
-	uint32_t file; /* its number in CRIU's images; set by the caller */
+	uint32_t
+		file; /* its number in CRIU's images; set by the caller; 0: the end is another tree's */
 	int fd;	   /* owned: a copy of the job's descriptor, or the end that was made; -1: none */
 	int flags; /* O_NONBLOCK … */
 	union connection_address address;
@@ -49,6 +50,17 @@ struct connection_end {
 /** The first end is the one that accepts when the connection is made again. */
 struct connection_pair {
 	struct connection_end ends[2];
+	int elsewhere; /* the end of another tree, of which its address alone is known; -1: none */
+};
+
+/** Other trees, of which each is looked at, and restored, at the same time by another process of ours. */
+struct connection_others {
+	int (*drained)(
+		void *arg,
+		struct brumate_error *
+			err); /* NULL: none. Returns when all that any has sent has been received */
+	void *arg;
+	int fd; /* readable: they are not waited for any more */
 };
 
 struct connections {
@@ -71,7 +83,7 @@ const char *connection_find_obstacle(int fd);
  * carried, by name), -EAGAIN (bytes are under way that the receiver has no room for).
  */
 int connections_read(struct connections *ret, const struct proc_tree *tree,
-		     struct brumate_error *err);
+		     const struct connection_others *others, struct brumate_error *err);
 
 /** As bytes (owned); NULL without memory. */
 char *connections_encode(const struct connections *c, size_t *ret_len_bytes);
@@ -83,10 +95,10 @@ int connections_decode(struct connections *ret, const char *bytes, size_t len_by
 typedef int (*connections_wait_fn)(void *arg, struct brumate_error *err);
 
 /** Makes them again; each as by connection_abort() until connection_keep(): if we or CRIU die in between, no address stays
- * taken. @is_apart: between any addresses, for what never runs. @wait (may be NULL: none waits): that takes a minute at most.
- * -EADDRINUSE and others, by name. */
-int connections_make(struct connections *c, bool is_apart, connections_wait_fn wait, void *arg,
-		     struct brumate_error *err);
+ * taken. @is_apart: between any addresses, for what never runs. @others: NULL: an end of theirs is one that has closed. @wait (may be NULL:
+ * none waits): that takes a minute at most. -EADDRINUSE and others, by name. */
+int connections_make(struct connections *c, bool is_apart, const struct connection_others *others,
+		     connections_wait_fn wait, void *arg, struct brumate_error *err);
 
 /** Has the end of @fd leave nothing behind when the last descriptor is closed: the address is free at once. */
 void connection_abort(int fd);

@@ -389,11 +389,11 @@ static void add_in_flight(struct scan *s, const struct scan_fd *f, unsigned n)
 		    n == 1 ? "" : "s");
 }
 
-static void refuse_connection(struct scan *s, const struct scan_fd *f)
+static void refuse_connection(struct scan *s, const struct scan_fd *f, bool is_open)
 {
-	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, SCAN_TCP,
-		    "close it before the checkpoint, or let root make the checkpoint; suspend and "
-		    "resume work",
+	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, is_open ? SCAN_TCP_OUTSIDE : SCAN_TCP,
+		    "close it before the checkpoint, or save both ends as a set (brumate set); "
+		    "suspend and resume work",
 		    "has a TCP connection (fd %d) whose other end is not of the job, or has been "
 		    "closed; that takes CAP_NET_ADMIN to save",
 		    f->fd);
@@ -413,7 +413,7 @@ static void check_tcp_table(struct scan *s, const char *table)
 			add_in_flight(s, f, c.n_waiting);
 		if (c.state != TCP_LISTEN && c.state != TCP_CLOSE && !may_repair &&
 		    !other_end_is_ours(s, table, &c)) {
-			refuse_connection(s, f);
+			refuse_connection(s, f, c.state == TCP_ESTABLISHED);
 			continue;
 		}
 		if (c.state != TCP_ESTABLISHED || other_end_is_ours(s, table, &c))

@@ -58,6 +58,9 @@ struct scan_finding {
 /** The key of TCP connections: where it is a note, the other end is outside the tree. */
 #define SCAN_TCP "tcp"
 
+/** The key of one to outside the tree that CRIU may not save, and that a set may have both ends of. */
+#define SCAN_TCP_OUTSIDE "tcp-outside"
+
 /** The key of what --tcp-skip-in-flight is for. */
 #define SCAN_TCP_IN_FLIGHT "tcp-in-flight"
 

@@ -22,6 +22,7 @@ enum { SET_RECORD_BYTES_MAX = 16 << 20, SET_PATH_BYTES = 1024, SET_LINES_BYTES =
 
 /** What a packet begins with in which one who takes part sends lines about its connections. */
 #define SET_CONNECTIONS "connections\n"
+#define SET_DRAINS	"drained\n"
 
 enum set_kind { SET_SAVE, SET_RESTORE };
 

@@ -529,16 +529,72 @@ def of_a_user_without_root(bed):
     bed.ok("set", "restore", "off")
     for job, log in jobs:
         bed.expect_whole(job, log)
-    logs = [os.path.join(bed.dir, f"ring{k}.log") for k in range(2)]
-    for k in range(2):
-        bed.ok("run", "--name", f"ring{k}", "--log", logs[k], "--", bed.program("ring"), "--mib", 4, f"{k}:2:127.0.0.1,127.0.0.2")
+
+
+def user_ring(bed, n):
+    """(names, logs) of jobs that are connected to each other."""
+    names, logs = [f"ring{k}" for k in range(n)], [Log(os.path.join(bed.dir, f"ring{k}.log")) for k in range(n)]
+    ips = ",".join(f"127.0.0.{k + 1}" for k in range(n))
+    for k, name in enumerate(names):
+        bed.ok("run", "--name", name, "--log", logs[k].path, "--", bed.program("ring"), "--mib", 4, "--interval-ms", 2, f"{k}:{n}:{ips}")
     for log in logs:
-        Log(log).wait_for("step")
-        Log(log).goes_on()
-    refused = bed.cli("set", "checkpoint", "--name", "ring", "ring0", "ring1")
-    expect(refused.code == 4 and "connection" in refused.err, refused.why())
-    for k in range(2):
-        Log(logs[k]).goes_on()
+        log.wait_for("step")
+    return names, logs
+
+
+@case
+@as_user
+def connections_of_a_user(bed):
+    """Drained and made anew by each member: no byte is lost, doubled or of another time. One to others is refused before anything is
+    touched, and a member comes back alone only without its connections."""
+    names, logs = user_ring(bed, 3)
+    for options in ([], ["--tcp-close"]):
+        refused = bed.cli("set", "checkpoint", *options, "--name", "ring", *names[:2])
+        expect(refused.code == 4 and "is connected to 127.0.0." in refused.err and "only root" in refused.err, refused.why())
+    for turn in range(6):
+        goes_on = turn % 3 == 2
+        for log in logs:
+            log.goes_on(3)
+        bed.ok("set", "checkpoint", *(["-R"] if goes_on else []), "--name", f"t{turn}", *names)
+        if goes_on:
+            for log in logs:
+                log.goes_on(3)
+        else:
+            bed.ok("set", "restore", f"t{turn}")
+    for log in logs:
+        log.goes_on(3)
+    bed.ok("set", "checkpoint", "--name", "last", *names)
+    alone = bed.cli("restore", "last.0")
+    expect(alone.code == 4 and "brumate set restore last" in alone.err, alone.why())
+    bed.ok("restore", "--tcp-close", "last.0")
+    logs[0].wait_for("ERR the connection ended")
+
+
+@case
+@as_user
+def whoever_of_a_user_is_killed(bed):
+    """While connections are drained, and made anew."""
+    names, logs = user_ring(bed, 2)
+    for point in ("checkpoint.at-frozen", "checkpoint.connected", "checkpoint.at-drained", "set.all-frozen", "set.all-drained"):
+        for log in logs:
+            log.goes_on(2)
+        bed.fault(point, "kill")
+        failed = bed.cli("set", "checkpoint", "--name", "never", *names, timeout=60)
+        expect(failed.code in (EXIT_STILL_RUNNING, -signal.SIGKILL) and bed.has_fired(), f"{point}: {failed.why()}")
+        for name in names:
+            bed.wait_state(name, ("running",))
+        for log in logs:
+            log.goes_on(2)
+    bed.ok("set", "checkpoint", "--name", "kept", *names)
+    for point in ("restore.at-ready", "restore.connected", "restore.built"):
+        bed.fault(point, "kill")
+        failed = bed.cli("set", "restore", "kept", timeout=60)
+        expect(failed.code == 1 and bed.has_fired(), f"{point}: {failed.why()}")
+        for name in names:
+            bed.wait_state(name, ("checkpointed",))
+    bed.ok("set", "restore", "kept")
+    for log in logs:
+        log.goes_on(3)
     bed.end("ring0")
     expect(bed.cli("wait", "ring1").code == 3, "the other rank does not find its connection closed")
 

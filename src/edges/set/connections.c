@@ -131,11 +131,14 @@ int connections_check(struct set *s, bool is_still, struct brumate_error *err)
 	free(ends.items);
 	if (r < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	if (!found.n || s->outside != OUTSIDE_REFUSED)
+	if (!found.n || (s->outside != OUTSIDE_REFUSED && !s->drains))
 		return 0;
 	brumate_fail(err, EOPNOTSUPP, "%s, which is no member's%s", found.who,
 		     found.n > 1 ? ", and is not the only one" : "");
-	brumate_hint(err, "name the job there as well, or have the program close it; --tcp-close "
-			  "has a restore find such connections closed");
+	brumate_hint(err, "%s",
+		     s->drains ? "name the job there as well, or have the program close it; only "
+				 "root can save it"
+			       : "name the job there as well, or have the program close it; "
+				 "--tcp-close has a restore find such connections closed");
 	return -EOPNOTSUPP;
 }

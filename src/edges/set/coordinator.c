@@ -190,6 +190,10 @@ static void send_line(struct member *m, json_t *line)
 
 static void take_connections(struct member *m, const char *lines)
 {
+	if (!strncmp(lines, SET_DRAINS, strlen(SET_DRAINS))) {
+		m->drains = true;
+		lines += strlen(SET_DRAINS);
+	}
 	const size_t have = m->connections ? strlen(m->connections) : 0, more = strlen(lines);
 	char *all = have + more < CONNECTIONS_BYTES_MAX ? realloc(m->connections, have + more + 1)
 							: NULL;
@@ -422,11 +426,32 @@ static int look(struct set *s, const char *at, struct brumate_error *err)
 	return r < 0 ? r : connections_check(s, false, err);
 }
 
-/* They are looked at while the members run, and once all stand still; later, ones that are saved run on. */
-static int check_connections(struct set *s, const char *const *meetings, size_t i,
-			     struct brumate_error *err)
+/* Two that are connected have to do the same. */
+static int find_draining(struct set *s, struct brumate_error *err)
 {
-	return i == 0 ? look(s, meetings[i], err) : i == 2 ? connections_check(s, true, err) : 0;
+	for (size_t i = 0; i < s->n; i++)
+		if (s->members[i].drains != s->members[0].drains) {
+			brumate_fail(
+				err, EOPNOTSUPP,
+				"of some members root saves the connections, of others a user");
+			brumate_hint(err, "save jobs of one user as a set");
+			return -EOPNOTSUPP;
+		}
+	s->drains = s->members[0].drains;
+	return 0;
+}
+
+/* They are looked at while the members run, and at the @n-th meeting once all stand still; later, ones that are saved run on. */
+static int check_connections(struct set *s, const char *at, size_t n, struct brumate_error *err)
+{
+	int r = n == 0 ? find_draining(s, err) : 0;
+
+	return r < 0 ? r : n == 0 ? look(s, at, err) : n == 2 ? connections_check(s, true, err) : 0;
+}
+
+static bool is_left_out(const struct set *s, const char *at)
+{
+	return !s->drains && (!strcmp(at, "frozen") || !strcmp(at, "drained"));
 }
 
 /* ---- the end ---- */
@@ -558,6 +583,7 @@ int set_run(struct set *s, const char *word, const char *const *meetings, struct
 	    void *arg, bool *ret_decided, struct brumate_error *err)
 {
 	struct brumate_error own = BRUMATE_ERROR_NONE;
+	size_t n = 0;
 	int r = 0;
 
 	*ret_decided = false;
@@ -568,9 +594,11 @@ int set_run(struct set *s, const char *word, const char *const *meetings, struct
 		send_line(&s->members[i], json_pack("{s:s,s:O}", "do", word, "parameters",
 						    s->members[i].parameters));
 	for (size_t i = 0; meetings[i] && r == 0; i++) {
+		if (is_left_out(s, meetings[i]))
+			continue;
 		r = meet(s, meetings[i], &own);
 		if (r == 0)
-			r = check_connections(s, meetings, i, &own);
+			r = check_connections(s, meetings[i], n++, &own);
 		if (r == 0 && !meetings[i + 1] && (r = commit(s, w, arg, &own)) == 0)
 			fault_point("set.committed");
 		if (r == 0)

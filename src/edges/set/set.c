@@ -27,8 +27,9 @@ enum { TIMEOUT_MS = 600000, MEMBERS_MAX = 65536 };
 /* Its members' checkpoints are called NAME.N. */
 enum { NAME_BYTES_MAX = MANIFEST_ID_BYTES - 8 };
 
-static const char *const save_meetings[] = { "ready", "idle", "stored", NULL };
-static const char *const save_running_meetings[] = { "ready", "idle", "held", "stored", NULL };
+static const char *const save_meetings[] = { "ready", "idle", "frozen", "drained", "stored", NULL };
+static const char *const save_running_meetings[] = { "ready", "idle",	"frozen", "drained",
+						     "held",  "stored", NULL };
 static const char *const restore_meetings[] = { "ready", "built", "filled", NULL };
 
 /* ---- what both need ---- */

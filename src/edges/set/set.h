@@ -42,6 +42,7 @@ struct member {
 	json_t *done;		  /* owned */
 	struct brumate_error why; /* code 0: it has not failed */
 	bool has_met;		  /* it has come to a meeting */
+	bool drains;		  /* its connections are drained, and made again */
 	bool ended;		  /* nothing is to be heard of it any more */
 };
 
@@ -60,6 +61,7 @@ struct set {
 	int cancel_fd;
 	enum outside outside;
 	bool touched; /* the first meeting is over */
+	bool drains;  /* all do that */
 };
 void set_fini(struct set *s);
 DEFINE_AUTO_FINI(struct set, set_fini)
@@ -71,7 +73,7 @@ struct member *set_add(struct set *s, const char *node, size_t node_len, const c
 /**
  * set_run() - have all members do the same, as one
  * @word: "checkpoint" or "restore"
- * @meetings: NULL-terminated; at the last one @commit decides
+ * @meetings: NULL-terminated; at the last one @commit decides; "frozen" and "drained" are those of members that drain
  *
  * Any failure before that, here or there, makes all give up. Returns 0; <0 with the reason of the first member that has
  * one. After the decision @ret_decided is true, and later failures are in the members.
