@@ -33,7 +33,7 @@ static void note(void *arg, const char *text)
 static int add_told(struct op *op)
 {
 	auto_free struct attributes_told *told = NULL;
-	char text[256];
+	char text[320];
 	size_t n = 0, n_keyrings = 0;
 	int r = cpu_memory_image_told(op->images.cpu_memory, &told, &n, &n_keyrings);
 
@@ -46,11 +46,12 @@ static int add_told(struct op *op)
 		 n_unknown, n_unknown == 1 ? "" : "s");
 	if (n_unknown)
 		note(op, text);
-	snprintf(text, sizeof(text),
-		 "%zu process%s a session keyring other than the job's shim (Kerberos tickets may "
-		 "be in "
-		 "it): a restored process has that of the shim",
-		 n_keyrings, n_keyrings == 1 ? " has" : "es have");
+	snprintf(
+		text, sizeof(text),
+		"%zu process%s a session keyring other than the job's shim, and its keys are in no "
+		"checkpoint: a restored process has that of the shim; Kerberos tickets are there "
+		"if their cache is KEYRING:persistent, FILE or KCM",
+		n_keyrings, n_keyrings == 1 ? " has" : "es have");
 	if (n_keyrings)
 		note(op, text);
 	return 0;
