@@ -188,5 +188,28 @@ def errors_are_of_the_benchmark(bed):
     expect_nothing(bed)
 
 
+WAITS = ["cold_start", "awake", "wake_from_memory", "wake_from_disk", "swap"]
+SERVED = ("bench", "--serve", "--size", "16M", "--pieces", "4M", "--rounds", "1")
+
+
+@case
+def what_clients_of_a_server_wait_for(bed):
+    """Each is measured, and shown; and nothing is left, also of one that is interrupted."""
+    store = os.path.join(bed.dir, "store")
+    found = json.loads(bed.ok(*SERVED, "--dir", store, "--format", "json", timeout=180).out)
+    expect(found["bytes"] == 16 << 20 and found["simulated"] is True, found)
+    expect([found[key]["rounds"] for key in WAITS] == [2, 1, 1, 1, 2], found)
+    expect(all(0 < found[key]["fastest_s"] <= found[key]["first_s"] for key in WAITS), found)
+    expect_nothing(bed, store)
+    shown = bed.ok(*SERVED, "--no-checkpoint", timeout=180).out
+    expect(len(re.findall(r"^[a-z].*  \d+\.\d{3} s +\d+\.\d{3} s$", shown, re.MULTILINE)) == 4 and "disk" not in shown, shown)
+    with bed.held_at("suspend.copy.begin", *SERVED, "--dir", store) as bench:
+        bench.signal(signal.SIGINT)
+    code, out, err = bench.end()
+    expect(code == 1 and not out and "bench: interrupted" in err, f"{code}: {out!r} {err!r}")
+    expect_nothing(bed, store)
+    bed.refused(2, "--serve cannot be combined", *SERVED, "--data-path", "driver")
+
+
 if __name__ == "__main__":
     main()

@@ -11,13 +11,16 @@
  * With --zero-mib there are so many MiB more, in buffers of 4 GiB at most, as the caches of servers are: zero but for
  * the first page of each; with --same-mib there are as many whose bytes are all alike.
  * With --flip all of it changes at each beat, and changes back. With --grow it allocates so much more after
- * SIGHUP: "asks free BYTES", as the driver tells, then "grown".
+ * SIGHUP: "asks free BYTES", as the driver tells, then "grown". With --port it is a server in the place of beating: it answers a line at
+ * 127.0.0.1:PORT by checking all of its memory: "OK" or "BAD".
  */
+#include <arpa/inet.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,7 +35,7 @@ struct job_options {
 	unsigned zero, change; /* percent */
 	uint64_t seed;
 	bool link, flip;
-	int gpu;
+	int gpu, port;
 };
 
 /* Of these each differs from all others: one that comes back in the place of another is noticed. */
@@ -243,14 +246,19 @@ static void flip(void)
 	CHECKED(cuCtxSynchronize());
 }
 
-static void check(void)
+static bool is_right(void)
 {
 	bool right = true;
 
 	sum_up();
 	for (size_t i = 0; i <= n_buffers; i++)
 		right = right && sums[i] == buffers[i].sum;
-	say("check %s", right ? "OK" : "BAD");
+	return right;
+}
+
+static void check(void)
+{
+	say("check %s", is_right() ? "OK" : "BAD");
 }
 
 static void on_signal(int sig)
@@ -313,12 +321,40 @@ static void beat(const struct job_options *o)
 	}
 }
 
+static int listen_at(int port)
+{
+	const struct sockaddr_in a = { .sin_family = AF_INET,
+				       .sin_port = htons((uint16_t)port),
+				       .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	const int on = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
+	    bind(fd, (const struct sockaddr *)&a, sizeof(a)) < 0 || listen(fd, SOMAXCONN) < 0)
+		die("ERR port %d: %m", port);
+	return fd;
+}
+
+static void serve(int listen_fd)
+{
+	for (;;) {
+		const int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
+		char byte;
+
+		while (fd >= 0 && recv(fd, &byte, 1, 0) == 1) {
+			const char *text = byte != '\n' ? "" : is_right() ? "OK\n" : "BAD\n";
+
+			send(fd, text, strlen(text), MSG_NOSIGNAL);
+		}
+		close(fd);
+	}
+}
+
 static void usage(void)
 {
 	fprintf(stderr, "bench-job [--mib 1024] [--piece-kib 65536[-1048576]] [--zero PERCENT] "
 			"[--zero-mib MIB] [--same-mib MIB] [--change PERCENT] [--gpu 0] [--seed 1] "
 			"[--link] "
-			"[--flip] [--grow MIB]\n");
+			"[--flip] [--grow MIB] [--port PORT]\n");
 	exit(2);
 }
 
@@ -346,6 +382,7 @@ static struct job_options parse(int argc, char **argv)
 		{ "link", no_argument, NULL, 'l' },
 		{ "flip", no_argument, NULL, 'f' },
 		{ "grow", required_argument, NULL, 'w' },
+		{ "port", required_argument, NULL, 'P' },
 		{ NULL, 0, NULL, 0 },
 	};
 	struct job_options o = {
@@ -374,6 +411,8 @@ static struct job_options parse(int argc, char **argv)
 			o.link = true;
 		else if (c == 'f')
 			o.flip = true;
+		else if (c == 'P')
+			o.port = (int)strtol(optarg, NULL, 10);
 		else if (c == 'w')
 			o.grow_mib = strtoull(optarg, NULL, 10);
 		else
@@ -399,6 +438,9 @@ int main(int argc, char **argv)
 		measure_link(o.mib >= 4096 ? 2ull << 30 : 64ull << 20);
 	allocate(&o);
 	CHECKED(cuCtxSynchronize());
+	const int listen_fd = o.port ? listen_at(o.port) : -1;
 	say("ready pid %d", (int)getpid());
+	if (o.port)
+		serve(listen_fd);
 	beat(&o);
 }

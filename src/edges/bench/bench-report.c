@@ -141,7 +141,7 @@ static void add_limit_row(struct table *t, const char *what, double limit)
 }
 
 /* All of it or nothing, and empties it. Whether it is whole. */
-static bool print_whole(struct table *t, FILE *f)
+bool bench_print_table(struct table *t, FILE *f)
 {
 	const bool is_whole = !t->lacks_cells;
 
@@ -165,7 +165,7 @@ static bool print_limits(const struct bench_limits *l, FILE *f)
 	add_limit_row(&t, memory, l->memcpy_all);
 	add_limit_row(&t, "disk, write", l->disk_write);
 	add_limit_row(&t, "disk, read", l->disk_read);
-	return print_whole(&t, f);
+	return bench_print_table(&t, f);
 }
 
 static void add_result_row(struct table *t, const struct bench *b, const struct bench_result *r)
@@ -193,7 +193,7 @@ static bool print_results(const struct bench *b, FILE *f)
 
 	for (size_t i = 0; i < b->n_results; i++)
 		add_result_row(&t, b, &b->results[i]);
-	return print_whole(&t, f);
+	return bench_print_table(&t, f);
 }
 
 const struct bench_result *bench_fastest(const struct bench *b, const char *operation,
@@ -308,7 +308,7 @@ static bool print_waits(const struct bench *b, FILE *f)
 	add_wait_row(&t, b, "checkpoint", "checkpoint", ROUND_ANY);
 	add_wait_row(&t, b, "restore, until it computes", "restore", ROUND_ANY);
 	add_wait_row(&t, b, "it stands still for --leave-running", BENCH_LEAVE_RUNNING, ROUND_ANY);
-	return print_whole(&t, f);
+	return bench_print_table(&t, f);
 }
 
 /* Findings of doctor that cost time, not jobs. */

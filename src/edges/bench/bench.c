@@ -38,18 +38,9 @@
 #include "base/machine.h"
 #include "base/paths.h"
 #include "base/workers.h"
+#include "job/job.h"
 #include "service/access.h"
 #include "wire/wire.h"
-
-/* The synthetic job. */
-struct bench_job {
-	char id[32];
-	const char *dir; /* of its checkpoints; borrowed, may be NULL */
-	int log_fd, inotify_fd;
-	int pid_fd;   /* readable once its processes have ended */
-	off_t offset; /* of the log, up to which lines were taken */
-};
-#define BENCH_JOB_EMPTY ((struct bench_job){ .log_fd = -1, .inotify_fd = -1, .pid_fd = -1 })
 
 /* ---- what the machine can do ---- */
 
@@ -263,9 +254,9 @@ static void end_bench_job(const struct bench_job *j)
 		remove_bench_checkpoint(checkpoint, j->dir, NULL);
 }
 
-/* Ends it and removes what is left of it. Accepts the empty value. What cannot be done here the job's shim does when
+/* What cannot be done here the job's shim does when
  * this process is gone. */
-static void bench_job_fini(struct bench_job *j)
+void bench_job_fini(struct bench_job *j)
 {
 	if (j->id[0])
 		end_bench_job(j);
@@ -274,7 +265,6 @@ static void bench_job_fini(struct bench_job *j)
 	cleanup_close(&j->pid_fd);
 	*j = BENCH_JOB_EMPTY;
 }
-DEFINE_AUTO_FINI(struct bench_job, bench_job_fini)
 
 /* Each job has another seed, so that the data which one path has stored does not help the other. */
 static uint64_t fresh_seed(void)
@@ -298,8 +288,13 @@ static json_t *pack_bench_job(const struct bench_options *o, const char *program
 				 o->pieces_kib, "--zero", zero, "--change", change, "--seed", seed);
 	if (argv && link)
 		json_array_append_new(argv, json_string("--link"));
-	return json_pack("{s:o,s:o,s:s,s:s,s:s*,s:b}", "argv", argv, "env", pack_environment(),
-			 "cwd", "/", "data_path", path, "gpu", o->gpu, "with_caller", 1);
+	if (argv && o->port) {
+		json_array_append_new(argv, json_string("--port"));
+		json_array_append_new(argv, json_sprintf("%u", o->port));
+	}
+	return json_pack("{s:o,s:o,s:s,s:s,s:s*,s:b,s:o*}", "argv", argv, "env", pack_environment(),
+			 "cwd", "/", "data_path", path, "gpu", o->gpu, "with_caller", 1, "labels",
+			 o->port ? json_pack("{s:s}", JOB_WAKE_LABEL, JOB_WAKE_LABEL_YES) : NULL);
 }
 
 static int watch_log(struct bench_job *j, json_t *job, struct brumate_error *err)
@@ -412,9 +407,7 @@ static int wait_line(const struct bench_job *j, uint64_t deadline_ns)
 	return n ? 0 : -ETIMEDOUT;
 }
 
-/* Calls the service until a signal comes: -ECANCELED. */
-static int bench_call(const char *method, json_t *parameters, json_t **ret,
-		      struct brumate_error *err)
+int bench_call(const char *method, json_t *parameters, json_t **ret, struct brumate_error *err)
 {
 	return client_call(method, parameters, NULL, NULL, interrupt_watch(true), ret, err);
 }
@@ -463,9 +456,8 @@ static int bench_job_ask(struct bench_job *j, int signal, const char *word, char
 	return r < 0 ? r : bench_job_line(j, word, ret, ret_bytes, err);
 }
 
-/* Starts it and waits until it is ready; with @limits, it measures the link first. */
-static int bench_job_start(struct bench_job *ret, const struct bench_options *o, const char *path,
-			   struct bench_limits *limits, struct brumate_error *err)
+int bench_job_start(struct bench_job *ret, const struct bench_options *o, const char *path,
+		    struct bench_limits *limits, struct brumate_error *err)
 {
 	auto_(bench_job_fini) struct bench_job j = BENCH_JOB_EMPTY;
 	auto_free char *program = path_find_helper("bench-job");
@@ -951,6 +943,24 @@ static int end_interrupted(const struct bench *b, const struct invocation *in,
 	return brumate_fail(err, ECANCELED, "bench: interrupted; nothing of it is left");
 }
 
+static int run_serve(struct bench *b, const struct invocation *in, struct brumate_error *err)
+{
+	static const int others[] = { OPT_DATA_PATH, OPT_TRACE, OPT_KEEP_COPY, OPT_CHANGE };
+
+	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+		if (in->values[others[i]])
+			return brumate_fail(err, EINVAL,
+					    "bench: --serve cannot be combined with --data-path, "
+					    "--trace, --keep-copy and --change");
+	if (interrupt_watch(true) < 0)
+		return brumate_fail(err, errno, "pipe: %m");
+	sweep_earlier(b);
+	int r = bench_serve(b, wants_json(in), err);
+	return r < 0 && interrupt_seen()
+		       ? brumate_fail(err, ECANCELED, "bench: interrupted; nothing of it is left")
+		       : r;
+}
+
 int verb_bench(const struct invocation *in, struct brumate_error *err)
 {
 	auto_(bench_fini) struct bench b = { 0 };
@@ -967,6 +977,8 @@ int verb_bench(const struct invocation *in, struct brumate_error *err)
 	b.options.dir = dir;
 	if (dir && !in->values[OPT_DIR])
 		leave_out_checkpoints(&b.options);
+	if (in->values[OPT_SERVE])
+		return run_serve(&b, in, err);
 	r = run_bench(&b, err);
 	progress_clear(&b.line);
 	if (r < 0 && interrupt_seen())

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/cleanup.h"
 #include "base/error.h"
 
 /** What is asked for. Strings borrowed. */
@@ -22,6 +23,7 @@ struct bench_options {
 	unsigned zero, change;	/* percent */
 	unsigned rounds;
 	bool keep_copy;		  /* as resume and checkpoint take it */
+	unsigned port;		  /* at which the job is a server of `run --wake`; 0: it is none */
 	const char *gpu;	  /* "simulated", or NULL */
 	const char *dir;	  /* where checkpoints go; NULL: none are made */
 	const char *const *paths; /* "broker", "driver"; ends with NULL */
@@ -56,6 +58,29 @@ struct bench {
 	uint64_t start_ns;	   /* of the first step */
 };
 
+/** The synthetic job. */
+struct bench_job {
+	char id[32];
+	const char *dir; /* of its checkpoints; borrowed, may be NULL */
+	int log_fd, inotify_fd;
+	int pid_fd;   /* readable once its processes have ended */
+	off_t offset; /* of the log, up to which lines were taken */
+};
+#define BENCH_JOB_EMPTY ((struct bench_job){ .log_fd = -1, .inotify_fd = -1, .pid_fd = -1 })
+
+/** Starts it and waits until it is ready; with @limits, it measures the link first. */
+int bench_job_start(struct bench_job *ret, const struct bench_options *o, const char *path,
+		    struct bench_limits *limits, struct brumate_error *err);
+/** Ends it and removes what is left of it. Accepts the empty value. */
+void bench_job_fini(struct bench_job *j);
+DEFINE_AUTO_FINI(struct bench_job, bench_job_fini)
+
+/** Calls the service until a signal comes: -ECANCELED. */
+int bench_call(const char *method, json_t *parameters, json_t **ret, struct brumate_error *err);
+
+/** `bench --serve`: how long clients of a server wait for its answers, by the state that it is in; as a table, or as JSON. */
+int bench_serve(struct bench *b, bool as_json, struct brumate_error *err);
+
 /** What the synthetic job says that is wrong, after "ERR ", as an error for people. Pure. */
 int bench_job_error(const char *text, struct brumate_error *err);
 
@@ -83,6 +108,9 @@ json_t *bench_advise(const struct bench *b, const json_t *doctor);
 /** The page for people: the machine, a row for each operation, what a job of this size takes, a bar for the fastest round
  * of each, and the advice. */
 int bench_print(const struct bench *b, FILE *f, struct brumate_error *err);
+
+/** Prints a table and frees it. Whether it is whole. */
+bool bench_print_table(struct table *t, FILE *f);
 
 /** A bar for @share (0 to 1) of up to 28 cells; pure. Any share above 0 shows, but for eighths of a cell it takes
  * UTF-8. */

@@ -20,6 +20,8 @@ static const struct option_spec bench_options[] = {
 	DIR("checkpoint into DIR instead of the default place"),
 	FLAG(OPT_NO_CHECKPOINT, "no-checkpoint", 0,
 	     "only suspend and resume; write nothing to disk"),
+	FLAG(OPT_SERVE, "serve", 0,
+	     "measure how long clients of a server wait: for its start, for a wake, for a swap"),
 	KEEP_COPY,
 	VALUE(OPT_TRACE, "trace", 0, "FILE", COMPLETES_FILE, "write the phases for Perfetto"),
 	SIMULATED,

@@ -12,6 +12,7 @@ enum {
 	OPT_ROUNDS,
 	OPT_TRACE,
 	OPT_NO_CHECKPOINT,
+	OPT_SERVE,
 };
 
 int verb_bench(const struct invocation *in, struct brumate_error *err);
