@@ -241,7 +241,11 @@ static int check_schedule_options(const struct invocation *in, struct brumate_er
 	static const struct {
 		int id;
 		const char *name;
-	} others[] = { { OPT_NAME, "--name" }, { OPT_PID, "--pid" }, { OPT_DRY_RUN, "--dry-run" } };
+	} others[] = { { OPT_NAME, "--name" },
+		       { OPT_PID, "--pid" },
+		       { OPT_DRY_RUN, "--dry-run" },
+		       { OPT_WAKE, "--wake" },
+		       { OPT_WAIT, "--wait" } };
 
 	if (!in->values[OPT_EVERY])
 		return brumate_fail(err, EINVAL,

@@ -195,6 +195,13 @@ LINES = {
         serve --idle-after -1s --dry-run
         serve --label =x --dry-run
         serve --label 'a b=c' --dry-run
+        share
+        share runs --label a=b
+        share --slice 0 runs
+        share --slice x runs
+        share --label =x --dry-run
+        checkpoint --wake --every 1h runs
+        checkpoint --wait 5s --every 1h runs
         k8s
         k8s delete pod
         k8s watch pod
@@ -245,6 +252,8 @@ LINES = {
         logs 'no such'
         events nosuch
         events runs nosuch
+        share nosuch
+        share runs nosuch
         set checkpoint nosuch
         set checkpoint runs nosuch
         set restore nosuch
@@ -308,6 +317,10 @@ LINES = {
         run --name gone -- true
         suspend gone
         suspend away
+        share gone
+        share runs away
+        set checkpoint gone
+        set checkpoint runs away
         resume gone
         resume away
         checkpoint gone

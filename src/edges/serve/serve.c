@@ -550,6 +550,9 @@ static int add_job(struct serve *s, const char *word, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	s->jobs = more;
 	memcpy(s->jobs[s->n_jobs++], j.id, sizeof(j.id));
+	if (j.state == JOB_EXITED || j.state == JOB_LOST || j.state == JOB_CHECKPOINTED)
+		return brumate_fail(err, EBUSY, "job %s (%s) takes no turns: it is %s", j.id,
+				    j.name, job_state_name(j.state));
 	if (!job_wakes(&j))
 		return 0;
 	brumate_fail(err, EINVAL, "job %s (%s) takes no turns: it was started with --wake", j.id,

@@ -156,6 +156,18 @@ static int commit_saved(struct set *s, struct set_writer *w, void *arg, struct b
 	return record ? set_commit(w, record, err) : brumate_fail(err, ENOMEM, "%m");
 }
 
+/* Whether a job of this node can be a member; those of others are for these to know. */
+static int check_here(const char *job, struct brumate_error *err)
+{
+	auto_json json_t *reply = NULL;
+	int r = client_ask_about("Status", "job", job, &reply, err);
+	const char *state = text_of(json_object_get(reply, "job"), "state");
+
+	return r == 0 && words_contain("exited lost checkpointed", state)
+		       ? brumate_fail(err, EBUSY, "job %s is %s", job, state)
+		       : r;
+}
+
 /* "NODE:JOB", or a job of this node. */
 static int add_job(struct set *s, const struct invocation *in, const struct saving *saving,
 		   const char *word, struct brumate_error *err)
@@ -180,8 +192,7 @@ static int add_job(struct set *s, const struct invocation *in, const struct savi
 		return brumate_fail(err, ENOMEM, "%m");
 	if (!set_add(s, word, colon ? (size_t)(colon - word) : 0, job, p))
 		return brumate_fail(err, ENOMEM, "%m");
-	/* That of another node is for that node to know. */
-	return colon ? 0 : client_ask_about("Status", "job", job, NULL, err);
+	return colon ? 0 : check_here(job, err);
 }
 
 static int set_checkpoint(const struct invocation *in, struct brumate_error *err)
