@@ -9,7 +9,7 @@ import shutil
 import stat
 import tempfile
 
-from cases import EXIT_FAILED, EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, EXIT_USAGE, Bed, case, main, wait_until
+from cases import EXIT_FAILED, EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, EXIT_USAGE, Bed, case, fault_points, find_build, main, wait_until
 from harness import CLONE_NEWNS, SOURCE, Program, Skipped, expect, run
 
 PLUGIN = os.path.join(SOURCE, ".amdgpu", "amdgpu_plugin.so")
@@ -346,6 +346,105 @@ def criu_dies(bed):
         bed.gpu("kill", 0)
         wait_until(lambda: bed.shown()[1] == 0, f"{call}: the driver to forget the process")
     bed.expect_restorable("k", log)
+
+
+@case
+@on_amd
+def every_so_often(bed):
+    """Two processes, each time saved while they go on; the last one comes back after their end."""
+    job, log = bed.program_job("--children", 1)
+    wait_until(lambda: "child 1 at" in log.text(), "the other process")
+    bed.ok("checkpoint", job, "--every", "1s", "--keep-last", "2", "--force")
+    seen = set()
+
+    def three_came():
+        seen.update(bed.checkpoints())
+        return len(seen) >= 3
+
+    wait_until(three_came, "three checkpoints", 60)
+    bed.end_schedule(job)
+    bed.expect_whole(job, log)
+    expect(bed.shown()[1:] == (2, 0, used(processes=2)), bed.shown())
+    wait_until(lambda: len(bed.checkpoints()) <= 2, "all but two are gone")
+    bed.ok("kill", job)
+    bed.vram_at_the_end()
+    bed.operation("restore", bed.checkpoints()[-1])
+    bed.goes_on(log)
+    expect(bed.shown()[1:] == (2, 0, used(processes=2)), bed.shown())
+
+
+STEPS = [step for step in run([find_build().program("brumate-shim"), "--steps"]).out.split()
+         if step.startswith(("checkpoint.", "restore."))]
+HELD = {"checkpoint": ["checkpoint.frozen", "checkpoint.dumped"], "restore": ["restore.built", "restore.restored"]}
+
+
+class Subject:
+    """A job that is taken through faults, whatever becomes of it."""
+
+    def __init__(self, bed):
+        # The shim's own calls of the driver are the stand-in's, too.
+        bed.own["LD_PRELOAD"] = bed.kernel
+        self.bed, self.job, self.log = bed, None, None
+
+    def state(self):
+        """Once nothing is under way: the next command puts right what a dead shim left."""
+        state = self.bed.state(self.job)
+        if state.endswith("ing") and state != "running":
+            self.bed.cli("kill", "--signal", "URG", self.job)
+            state = self.bed.wait_state(self.job, ("running", "checkpointed", "exited", "lost"), 30)
+        return state
+
+    def before(self, verb):
+        """The job, for a checkpoint, or a checkpoint of it, for a restore."""
+        if not self.job or self.bed.state(self.job) in ("exited", "lost"):
+            self.job, self.log = self.bed.program_job()
+        if self.bed.state(self.job) == "running" and verb == "restore":
+            self.bed.operation("checkpoint", self.job)
+        elif self.bed.state(self.job) == "checkpointed" and verb == "checkpoint":
+            self.bed.operation("restore", self.job)
+        return self.job
+
+    def is_on_the_gpus(self, state):
+        return self.bed.shown()[1:] == ((1, 0, used()) if state == "running" else (0, 0, used(0)))
+
+
+def at_each_point(bed, verb, action, points):
+    """Who dies where: the job runs on with right data, or its checkpoint comes back, and the driver has neither a process that is
+    paused nor one too many."""
+    subject, passed = Subject(bed), []
+    for point in points:
+        subject.before(verb)
+        bed.fault(point, action)
+        done = bed.cli(verb, subject.job, timeout=60)
+        passed += [] if bed.disarm() else [point]
+        what = f"{verb} with {action} at {point}: exit {done.code} {done.err.strip()[-200:]}"
+        if action == "kill:job" and not (verb == "restore" and done.code == 0):
+            bed.wait_state(subject.job, ("exited", "lost", "checkpointed"), 10)
+        state = subject.state()
+        ended = ("exited",) if action == "kill:job" else ()
+        expect(state in ("running", "checkpointed", *ended), f"{what}: the job is {state}")
+        wait_until(lambda at=state: subject.is_on_the_gpus(at), f"{what}: the job is {state}, the GPUs {bed.shown()}")
+        if state != "exited":
+            subject.before("checkpoint")  # it runs
+            bed.goes_on(subject.log)
+    return passed
+
+
+def register(verb, action, points, fewest):
+    @on_amd
+    def function(bed):
+        passed = at_each_point(bed, verb, action, points)
+        expect(len(passed) >= fewest, f"this test proves little: {passed}")
+
+    function.__name__ = f"{verb}_{action.replace(':', '_')}"
+    case(function)
+
+
+for one in ("checkpoint", "restore"):
+    plan = [step for step in STEPS if step.startswith(one)]
+    for fault in ("error:5", "kill", "kill:broker", "kill:job"):
+        register(one, fault, fault_points(plan, fault), len(plan) // 2)
+    register(one, "kill:criu", HELD[one], 2)
 
 
 @case
