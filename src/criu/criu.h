@@ -43,6 +43,13 @@ int criu_find_apart(struct criu_program *ret, struct brumate_error *err);
 /** `criu check` by RPC: whether the kernel offers what CRIU needs. */
 int criu_check(const struct criu_program *program, struct brumate_error *err);
 
+/**
+ * Whether the plugin of a GPU's @vendor for CRIU is of the sources of @program. A VERSION in its folder says of which it is; without
+ * one that is not known, which is no error. -EOPNOTSUPP: it is of another release.
+ */
+int criu_check_vendor(const struct criu_program *program, const char *vendor,
+		      struct brumate_error *err);
+
 /** Points in a dump or restore at which the caller is asked. At the first two the tree is frozen. */
 enum criu_event {
 	CRIU_EVENT_FROZEN,   /* dump: tree frozen, nothing dumped yet (query-ext-files) */

@@ -4,6 +4,7 @@
 #include "base/conf.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/paths.h"
 #include "base/user.h"
 #include "criu-launch/launch.h"
@@ -203,6 +204,26 @@ static const char *version_text(int version, char buf[static 32])
 	else
 		snprintf(buf, 32, "%d.%d", version / 10000, version / 100 % 100);
 	return buf;
+}
+
+int criu_check_vendor(const struct criu_program *program, const char *vendor,
+		      struct brumate_error *err)
+{
+	auto_free char *name = path_format("criu-plugin/%s/VERSION", vendor);
+	auto_free char *path = name ? path_find_helper(name) : NULL;
+	auto_free char *text = NULL;
+	int major, minor, sub = 0;
+	char is[32];
+
+	if (!path || file_read(AT_FDCWD, path, 4096, &text, NULL) < 0 ||
+	    sscanf(text, "%d.%d.%d", &major, &minor, &sub) < 2 ||
+	    major * 10000 + minor * 100 + sub == program->version)
+		return 0;
+	brumate_fail(err, EOPNOTSUPP, "the plugin for GPUs in %.*s is of CRIU %.*s, %s is %s",
+		     (int)(strrchr(path, '/') - path), path, (int)strcspn(text, " \n"), text,
+		     program->path, version_text(program->version, is));
+	brumate_hint(err, "build it of the sources of that CRIU");
+	return -EOPNOTSUPP;
 }
 
 /* ---- what is said of it ---- */

@@ -136,6 +136,9 @@ static int check_checkpoint(struct op *op, struct brumate_error *err)
 	if ((r = preflight(op, SCAN_GPU | SCAN_CRIU, err)) < 0 ||
 	    (r = op_listeners_look(op, err)) < 0)
 		return r;
+	if (op->gpus.n && op->gpus.vendor->saved_by_criu &&
+	    (r = criu_check_vendor(&op->images.criu, op->gpus.vendor->id, err)) < 0)
+		return r;
 	if (op->request->rehearse && (r = gpu_set_check_rehearse(&op->gpus, op->gpus.n, err)) < 0)
 		return r;
 	return check_space(op, err);

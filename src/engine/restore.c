@@ -267,7 +267,9 @@ static int check_criu(struct op *op, struct brumate_error *err)
 	if (r < 0)
 		return r;
 	if (op->images.criu.version >= op->restore.image.manifest.criu_version)
-		return 0;
+		return op->restore.image.manifest.n_gpus && op->gpus.vendor->saved_by_criu
+			       ? criu_check_vendor(&op->images.criu, op->gpus.vendor->id, err)
+			       : 0;
 	brumate_fail(err, EOPNOTSUPP, "checkpoint by CRIU %d, here is the older %d",
 		     op->restore.image.manifest.criu_version, op->images.criu.version);
 	brumate_hint(err, "install a CRIU at least as new, or name one in BRUMATE_CRIU");

@@ -310,6 +310,9 @@ static void check_criu(struct doctor *d)
 	finding(d, FINDING_OK, "criu", "", "CRIU %d.%d.%d, %s (%s)", program.version / 10000,
 		program.version / 100 % 100, program.version % 100, program.path, program.why);
 
+	if (d->vendor->saved_by_criu && criu_check_vendor(&program, d->vendor->id, &err) < 0)
+		finding_error(d, FINDING_FAIL, "gpu-plugin", &err);
+
 	int r = criu_check(&program, &err);
 	/* CRIU's own check also fails for lack of what only root may do. */
 	if (r == -EOPNOTSUPP && program.unprivileged)
@@ -481,9 +484,7 @@ static void check_driver(struct doctor *d)
 		       "init_seconds", info.device.init_seconds, "backend", info.backend));
 	if (d->vendor->saved_by_criu)
 		finding(d, FINDING_OK, "driver-checkpoint", "",
-			"CRIU's plugin saves GPU state: checkpoint and restore on the same GPUs, "
-			"no "
-			"suspend");
+			"CRIU's plugin saves GPU state: checkpoint and restore, no suspend");
 	else
 		check_ladder(d, info.device.features);
 

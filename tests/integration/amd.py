@@ -102,6 +102,7 @@ def make_place(build, scratch):
     os.mkdir(os.path.join(plugins, "amd"))
     shutil.copy2(kept, ours)
     shutil.copy2(PLUGIN, os.path.join(plugins, "amd"))
+    shutil.copy2(os.path.join(os.path.dirname(PLUGIN), "VERSION"), os.path.join(plugins, "amd"))
 
 
 class Place:
@@ -458,6 +459,31 @@ def the_report(bed):
     with open(os.path.join(out, "report.md"), encoding="utf-8") as file:
         text = file.read()
     expect("not run on hardware by us" in text and "| amd: checkpoint and restore | PASS |" in text, text)
+
+
+@case
+@on_amd
+def of_another_criu(bed):
+    """A plugin that says that it is of another release than the CRIU is refused before anything stands still."""
+    version = os.path.join(bed.build.path, "src", "criu-plugin", "amd", "VERSION")
+    with open(version, encoding="utf-8") as file:
+        own = file.read()
+    job, log = bed.program_job()
+    bed.operation("checkpoint", job, "--leave-running", "--name", "k")
+    try:
+        put(version, "3.19 (debian testing)\n")
+        bed.refused(EXIT_UNSUPPORTED, "is of CRIU 3.19, .* is 4", "checkpoint", job)
+        found = {f["key"]: f for f in bed.cli("doctor", "--format", "json").json()["findings"]}
+        expect("is of CRIU 3.19" in found["gpu-plugin"]["text"] and found["gpu-plugin"]["level"] == "fail", found["gpu-plugin"])
+        bed.expect_whole(job, log)
+        bed.ok("kill", job)
+        bed.vram_at_the_end()
+        bed.refused(EXIT_UNSUPPORTED, "is of CRIU 3.19", "restore", "k")
+        os.unlink(version)  # then nobody knows
+        bed.operation("restore", "k")
+        bed.goes_on(log)
+    finally:
+        put(version, own)
 
 
 @case

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """The packages: built twice to the same bytes, installed into a clean system, and a job run there by root and by a user."""
 
+import glob
 import hashlib
 import json
 import os
@@ -83,6 +84,14 @@ def deb():
     return made("deb", lambda: from_objects("deb"))
 
 
+def amd_deb():
+    """What comes with that where CRIU's plugin for AMD's GPUs was built."""
+    found = glob.glob(os.path.join(os.path.dirname(deb()), "brumate-amd_*.deb"))
+    if not found:
+        raise Skipped("CRIU's plugin for AMD's GPUs is not here: tools/amdgpu-provision builds it")
+    return found[0]
+
+
 def rpm():
     needs("rpmbuild", "rpm", "strip")
     return made("rpm", lambda: from_objects("rpm"))
@@ -116,7 +125,8 @@ def sources():
 def clean_system():
     """A system with what every one has and what the package depends on, and with one user."""
     needs("mmdebstrap", "apt-get", "setpriv", "unshare", "pivot_root", "dpkg-deb")
-    depends = [word.split("(")[0].strip() for word in run(["dpkg-deb", "-f", deb(), "Depends"]).out.split(",")]
+    wanted = [run(["dpkg-deb", "-f", path, "Depends"]).out for path in glob.glob(os.path.join(os.path.dirname(deb()), "*.deb"))]
+    depends = sorted({word.split("(")[0].strip() for words in wanted for word in words.split(",")} - {"brumate"})
     root = place("root")
     options = ["--variant=essential", "--mode=root", "--quiet", f"--include={','.join([*depends, 'mount'])}",
                "--aptopt=Acquire::Languages \"none\"", "--dpkgopt=force-unsafe-io"]
@@ -176,14 +186,16 @@ def files_in(tar):
     return {member.name.removeprefix("./"): tar.extractfile(member).read() for member in tar.getmembers() if member.isfile()}
 
 
+def files_of(path, archive):
+    with open(archive, "wb") as file:
+        file.write(subprocess.run(["dpkg-deb", "--fsys-tarfile", path], stdout=subprocess.PIPE, check=True).stdout)
+    with tarfile.open(archive) as opened:
+        return files_in(opened)
+
+
 @case
 def deb_says_what_is_in_it(bed):
-    tar = subprocess.run(["dpkg-deb", "--fsys-tarfile", deb()], stdout=subprocess.PIPE, check=True).stdout
-    path = os.path.join(bed.dir, "files.tar")
-    with open(path, "wb") as file:
-        file.write(tar)
-    with tarfile.open(path) as opened:
-        is_told_what_is_bundled(files_in(opened), deb().removesuffix(".deb") + ".spdx.json")
+    is_told_what_is_bundled(files_of(deb(), os.path.join(bed.dir, "files.tar")), deb().removesuffix(".deb") + ".spdx.json")
 
 
 def launcher_is_of_its_group(root):
@@ -202,6 +214,12 @@ def deb_in_a_clean_system(bed):
     expect("cap_checkpoint_restore=ep" in ok_inside(root, "getcap", "/usr/libexec/brumate/brumate-criu-launch").out,
            "the launcher has no capability")
     ok_inside(root, "getent", "group", "brumate")
+    for amd in glob.glob(os.path.join(os.path.dirname(package_of_deb), "brumate-amd_*.deb")):
+        shutil.copy(amd, os.path.join(root, "brumate-amd.deb"))
+        ok_inside(root, "dpkg", "-i", "/brumate-amd.deb")
+        ldd = ok_inside(root, "ldd", "/usr/libexec/brumate/criu-plugin/amd/amdgpu_plugin.so").out
+        expect("libdrm_amdgpu" in ldd and "not found" not in ldd, ldd)
+        ok_inside(root, "dpkg", "--purge", "brumate-amd")
     launcher_is_of_its_group(root)
     shows_a_job(root, "of-deb")
     # Once more, as an upgrade, and by hand: nothing is made twice.
@@ -218,6 +236,29 @@ def deb_in_a_clean_system(bed):
     expect(any(name.startswith("of-deb-") for name in kept), f"checkpoints after the purge: {kept}")
     left = [path for path in ("etc/brumate", "usr/bin/brumate", "usr/libexec/brumate") if os.path.exists(os.path.join(root, path))]
     expect(not left, f"left: {left}")
+
+
+@case
+def amd_deb_is_of_the_criu_that_loads_it(bed):
+    """It is where brumate looks for it, needs what the plugin is linked with, and is the same twice; of another CRIU there is none."""
+    files = files_of(amd_deb(), os.path.join(bed.dir, "files.tar"))
+    folder = "usr/libexec/brumate/criu-plugin/amd"
+    expect(set(files) == {f"{folder}/amdgpu_plugin.so", f"{folder}/VERSION", "usr/share/doc/brumate-amd/copyright"}, f"{set(files)}")
+    bundled = read_text(os.path.join(SOURCE, ".criu", "VERSION")).split()[0]
+    expect(files[f"{folder}/VERSION"].decode().split()[0] == bundled, files[f"{folder}/VERSION"])
+    expect(b"GNU GENERAL PUBLIC LICENSE" in files["usr/share/doc/brumate-amd/copyright"], "no licence")
+    depends = run(["dpkg-deb", "-f", amd_deb(), "Depends"]).out
+    own = run(["dpkg-deb", "-f", deb(), "Version"]).out.strip()
+    expect("libdrm-amdgpu1" in depends and f"brumate (= {own})" in depends, depends)
+    source = place("of-another")
+    for part in ("tools", "packaging", ".amdgpu", "meson.build"):
+        (shutil.copytree if os.path.isdir(os.path.join(SOURCE, part)) else shutil.copy2)(os.path.join(SOURCE, part), os.path.join(source, part))
+    os.mkdir(os.path.join(source, ".criu"))
+    with open(os.path.join(source, ".criu", "VERSION"), "w", encoding="utf-8") as file:
+        file.write("3.19 (package 3.19-1, debian testing, amd64)\n")
+    done = run([os.path.join(source, "tools", "package"), "--build", place("build-of-another"), "deb"],
+               env={**os.environ, "SOURCE_DATE_EPOCH": "1"})
+    expect(done.code == 1 and f"the plugin of CRIU {bundled}, the CRIU that loads it is 3.19" in done.err and done.err.count("\n") == 1, done.why())
 
 
 @case
@@ -275,6 +316,9 @@ def packages_are_the_same_twice(bed):
     date = source_date()
     for kind, path in first.items():
         second = package(kind, "--build", place("build-elsewhere"), "--out", place("out-elsewhere"), source=source, date=date)
+        expect(digest(path) == digest(second), f"{os.path.basename(path)} differs: {path} {second}")
+    for path in glob.glob(os.path.join(os.path.dirname(first["deb"]), "brumate-amd_*.deb")):
+        second = os.path.join(place("out-elsewhere"), os.path.basename(path))
         expect(digest(path) == digest(second), f"{os.path.basename(path)} differs: {path} {second}")
 
 

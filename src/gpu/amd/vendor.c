@@ -30,10 +30,11 @@ static bool is_here(void)
 
 static const char *lacks(void)
 {
-	return has_device() && !has_plugin() ? "put amdgpu_plugin.so, built from the sources of "
-					       "the CRIU in use, into the folder "
-					       "criu-plugin/amd of brumate"
-					     : NULL;
+	return has_device() && !has_plugin()
+		       ? "install brumate-amd, or put amdgpu_plugin.so, built "
+			 "from the sources of the CRIU in use, into the "
+			 "folder criu-plugin/amd of brumate"
+		       : NULL;
 }
 
 static const char *feature_since(uint32_t feature)
