@@ -100,7 +100,7 @@ struct gpu_vendor {
 	struct gpu_tuning tuning;
 };
 
-/** The vendors that this build knows, the default first; ends with NULL. A new one is a row in gpu/vendors.c. */
+/** The vendors that this build knows, the default first; ends with NULL. Each is a folder of gpu (meson.build). */
 extern const struct gpu_vendor *const gpu_vendors[];
 
 /** NULL: there is none of that id. */

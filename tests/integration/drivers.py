@@ -6,9 +6,10 @@ legacy IPC, as a job of the driver."""
 import collections
 import os
 import re
+import shutil
 import signal
 
-from cases import EXIT_UNSUPPORTED, Skipped, case, expect, main, read_text, run, with_env
+from cases import EXIT_UNSUPPORTED, SOURCE, Skipped, case, expect, main, read_text, run, with_env
 
 VARIABLE = "CUDA_CHECKPOINT_JOB_FILE"
 BY_DRIVER = ("--data-path", "driver")
@@ -246,6 +247,32 @@ def doctor_with_kfd(bed, libexec):
                 "doctor", "--format", "json"], env=env)
     expect(done.code in (0, 4), done.why())
     return {f["key"]: f for f in done.json()["findings"]}
+
+
+@case
+def a_vendor_is_a_folder(bed):
+    """A new one touches no file outside of its folder: it is built in, in the table of vendors, and its name stands nowhere else."""
+    if not all(shutil.which(program) for program in ("meson", "ninja", "nm")):
+        raise Skipped("needs meson, ninja and nm")
+    tree = f"{bed.dir}/tree"
+    shutil.copytree(SOURCE, tree, symlinks=True, ignore=shutil.ignore_patterns("build*", ".*", "__pycache__"))
+    folder, example = f"{tree}/src/gpu/other", f"{SOURCE}/tests/unit/engine/other-vendor"
+    os.mkdir(folder)
+    for kind in ("c", "h"):
+        shutil.copy(f"{example}.{kind}", folder)
+    with open(f"{folder}/meson.build", "w", encoding="utf-8") as file:
+        file.write("vendor_sources += files('other-vendor.c')\n")
+    for command in (["meson", "setup", "build"], ["ninja", "-C", "build", "src/gpu/libgpu.a"]):
+        done = run(command, cwd=tree, timeout=200)
+        expect(done.code == 0, done.why())
+    expect(re.search(r" [A-Z] gpu_vendor_other$", run(["nm", f"{tree}/build/src/gpu/libgpu.a"]).out, re.M), "it is not built in")
+    with open(f"{tree}/build/src/gpu/vendors.c", encoding="utf-8") as file:
+        expect(re.findall(r"&gpu_vendor_(\w+)", file.read()) == ["cuda", "amd", "other"], "it is not in the table")
+    os.rename(folder, f"{tree}/src/gpu/madeup")
+    with open(f"{tree}/src/base/clock.c", "a", encoding="utf-8") as file:
+        file.write("/* madeup */\n")
+    done = run([f"{tree}/tools/check-vendor"])
+    expect(done.code == 1 and "clock.c" in done.out and "'madeup'" in done.out and "1 violations" in done.out, done.why())
 
 
 @case

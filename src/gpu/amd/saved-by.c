@@ -216,7 +216,8 @@ static const struct gpu_saved_call calls[] = {
 	{ 0 },
 };
 
-static const struct gpu_saved_by amd = {
+extern const struct gpu_saved_by gpu_saved_by_amd;
+const struct gpu_saved_by gpu_saved_by_amd = {
 	.vendor = "amd",
 	.library = "amd/amdgpu_plugin.so",
 	.files = "/dev/kfd:/dev/dri/renderD:/dmabuf:",
@@ -228,8 +229,3 @@ static const struct gpu_saved_by amd = {
 	.write_gpus = write_gpus,
 	.go_on = go_on,
 };
-
-const struct gpu_saved_by *gpu_saved_by_find(const char *vendor)
-{
-	return vendor && !strcmp(vendor, amd.vendor) ? &amd : NULL;
-}

@@ -2,7 +2,7 @@
 /*
  * The smallest complete vendor, of a made-up device: what a newcomer copies (docs/design/vendor.md). Its "GPU" is a file
  * in memory for each allocation, which a descriptor shares, as those of drivers with virtual memory management do; its
- * copies are done when they have begun. Nothing outside of this file knows it but the table of vendors at its end.
+ * copies are done when they have begun. Nothing outside of its folder would know it.
  */
 #include "base/fd.h"
 #include "gpu/copy.h"
@@ -279,7 +279,8 @@ static const char *feature_since(uint32_t feature)
 }
 
 /* No driver has calls that save a process: CRIU's plugin of the vendor does. */
-static const struct gpu_vendor vendor = {
+extern const struct gpu_vendor gpu_vendor_other;
+const struct gpu_vendor gpu_vendor_other = {
 	.id = "other",
 	.name = "Other",
 	.api = "OTHER",
@@ -294,18 +295,3 @@ static const struct gpu_vendor vendor = {
 		    .link_bytes_per_ms = 10000000,
 		    .large_stream_bytes = 16ull << 30 },
 };
-
-/* One without memory that the broker could move. */
-static struct dev_backend control_only;
-static struct gpu_vendor second;
-
-const struct gpu_vendor *other_without_memory(void)
-{
-	control_only = backend;
-	control_only.memory = NULL;
-	second = vendor;
-	second.backend = &control_only;
-	return &second;
-}
-
-const struct gpu_vendor *const gpu_vendors[] = { &vendor, NULL };

@@ -2,11 +2,6 @@
 /* What test-other-vendor.c knows of the vendor in other-vendor.c, which is the only row of its table of vendors. */
 #pragma once
 
-struct gpu_vendor;
-
 #define OTHER_UUID   "GPU-00000000-0000-0000-0000-000000000007"
 #define OTHER_DEVICE "/dev/other"
 #define OTHER_BYTES  (1ull << 30)
-
-/** The same vendor with a driver that alone moves its memory. */
-const struct gpu_vendor *other_without_memory(void);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * Another vendor, made up in other-vendor.c, in the place of those that the product knows: its table of vendors is
- * linked instead of gpu/vendors.c. Broker, client and the set of GPU processes work over it and refuse what it cannot
+ * linked instead of the one that gpu/meson.build makes. Broker, client and the set of GPU processes work over it and refuse what it cannot
  * do; names, records and images are told apart by its id. Nothing else had to be changed for it.
  */
 #include "check.h"
@@ -22,6 +22,22 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+extern const struct gpu_vendor gpu_vendor_other;
+const struct gpu_vendor *const gpu_vendors[] = { &gpu_vendor_other, NULL };
+
+/* The same vendor with a driver that alone moves its memory. */
+static const struct gpu_vendor *other_without_memory(void)
+{
+	static struct dev_backend control_only;
+	static struct gpu_vendor second;
+
+	control_only = *gpu_vendor_other.backend;
+	control_only.memory = NULL;
+	second = gpu_vendor_other;
+	second.backend = &control_only;
+	return &second;
+}
 
 struct served {
 	struct broker *broker;
