@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 /*
- * The page of `brumate inspect --restore`: tables of what a restore would become, run, open, bind, connect and map.
+ * The page of `brumate inspect --restore`: tables of what a restore would become, run, open, bind and connect.
  * Nothing is cut off at the width of the terminal, as what is cut off could be what matters.
  */
 #include "cli/pages.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,40 +14,6 @@
 
 #include "base/cleanup.h"
 #include "wire/wire.h"
-
-/* A cell that grows, of any length. */
-struct cell {
-	char *text;
-	size_t len;
-	FILE *stream;
-};
-
-/* The stream keeps the addresses of what it fills. */
-static void cell_begin(struct cell *c)
-{
-	*c = (struct cell){ 0 };
-	c->stream = open_memstream(&c->text, &c->len);
-}
-
-static void cell_say(struct cell *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static void cell_say(struct cell *c, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	if (c->stream)
-		vfprintf(c->stream, fmt, ap);
-	va_end(ap);
-}
-
-static void cell_end(struct table *t, struct cell *c)
-{
-	if (c->stream)
-		fclose(c->stream);
-	table_add(t, c->text);
-	free(c->text);
-}
 
 /* ---- becomes ---- */
 
@@ -68,20 +33,23 @@ static void cell_bounds(struct table *t, json_t *o, const char *key)
 {
 	const char *seccomp = text_of(o, "seccomp"), *label = text_of(o, "label");
 	json_int_t securebits = json_integer_value(json_object_get(o, "securebits"));
-	struct cell c;
+	auto_free char *text = NULL;
+	size_t len;
+	FILE *f = open_memstream(&text, &len);
 
-	cell_begin(&c);
-	if (json_is_true(json_object_get(o, key)))
-		cell_say(&c, "no_new_privs ");
-	if (*seccomp && strcmp(seccomp, "none"))
-		cell_say(&c, "seccomp:%s ", seccomp);
-	if (*label)
-		cell_say(&c, "label:%s ", label);
-	if (securebits)
-		cell_say(&c, "securebits:0x%llx ", (unsigned long long)securebits);
-	if (json_is_true(json_object_get(o, "ended")))
-		cell_say(&c, "has ended ");
-	cell_end(t, &c);
+	if (f && json_is_true(json_object_get(o, key)))
+		fputs("no_new_privs ", f);
+	if (f && *seccomp && strcmp(seccomp, "none"))
+		fprintf(f, "seccomp:%s ", seccomp);
+	if (f && *label)
+		fprintf(f, "label:%s ", label);
+	if (f && securebits)
+		fprintf(f, "securebits:0x%llx ", (unsigned long long)securebits);
+	if (f && json_is_true(json_object_get(o, "ended")))
+		fputs("has ended ", f);
+	if (f)
+		fclose(f);
+	table_add(t, text);
 }
 
 /* A thread with rights of its own has a row, with its id in place of that of its process. */
@@ -112,72 +80,23 @@ static void print_becomes(json_t *processes)
 static const struct column run_columns[] = {
 	{ "PID", true, 0, cell_number, "pid" },
 	{ "UMASK", false, 0, cell_text, "umask" },
-	{ "NAMESPACES", false, 0, cell_words, "namespaces" },
 	{ "ROOT", false, 0, cell_text, "root" },
 	{ "DIRECTORY", false, 0, cell_text, "directory" },
 	{ "PROGRAM", false, 0, cell_text, "executable" },
 };
 
-/* ---- opens, binds, connects, maps ---- */
-
-/* "12:0,1 13:4": the descriptors of each process. */
-static void cell_holders(struct table *t, json_t *o, const char *key)
-{
-	struct cell c;
-	json_int_t last = 0;
-	json_t *item;
-	size_t i;
-
-	cell_begin(&c);
-	json_array_foreach (json_object_get(o, key), i, item) {
-		json_int_t pid = json_integer_value(json_object_get(item, "pid"));
-		json_int_t fd = json_integer_value(json_object_get(item, "fd"));
-
-		if (pid != last)
-			cell_say(&c, "%s%" JSON_INTEGER_FORMAT ":%" JSON_INTEGER_FORMAT,
-				 i ? " " : "", pid, fd);
-		else
-			cell_say(&c, ",%" JSON_INTEGER_FORMAT, fd);
-		last = pid;
-	}
-	cell_end(t, &c);
-}
-
-/* "r-x private: 12 13": each way in which it is mapped, and by which processes. */
-static void cell_mapped(struct table *t, json_t *o, const char *key)
-{
-	json_t *pids;
-	const char *how, *between = "";
-	struct cell c;
-
-	cell_begin(&c);
-	json_object_foreach (json_object_get(o, key), how, pids) {
-		auto_free char *words = join_words(pids, " ");
-
-		cell_say(&c, "%s%s: %s", between, how, words ? words : "");
-		between = ", ";
-	}
-	cell_end(t, &c);
-}
+/* ---- opens, binds, connects ---- */
 
 static const struct column file_columns[] = {
-	{ "KIND", false, 0, cell_text, "kind" },
-	{ "FLAGS", false, 0, cell_text, "flags" },
-	{ "MODE", false, 0, cell_text, "mode" },
-	{ "BY PID:FD", false, 0, cell_holders, "open" },
-	{ "MAPPED", false, 0, cell_mapped, "mapped" },
-	{ "DELETED", false, 0, cell_text, "deleted" },
+	{ "KIND", false, 0, cell_text, "kind" }, { "FLAGS", false, 0, cell_text, "flags" },
+	{ "MODE", false, 0, cell_text, "mode" }, { "DELETED", false, 0, cell_text, "deleted" },
 	{ "PATH", false, 0, cell_text, "path" },
 };
 
 static const struct column socket_columns[] = {
-	{ "KIND", false, 0, cell_text, "kind" },
-	{ "PROTOCOL", false, 0, cell_text, "protocol" },
-	{ "STATE", false, 0, cell_text, "state" },
-	{ "MODE", false, 0, cell_text, "mode" },
-	{ "OWNER", false, 0, cell_text, "owner" },
-	{ "BY PID:FD", false, 0, cell_holders, "open" },
-	{ "ADDRESS", false, 0, cell_text, "address" },
+	{ "KIND", false, 0, cell_text, "kind" },   { "PROTOCOL", false, 0, cell_text, "protocol" },
+	{ "STATE", false, 0, cell_text, "state" }, { "MODE", false, 0, cell_text, "mode" },
+	{ "OWNER", false, 0, cell_text, "owner" }, { "ADDRESS", false, 0, cell_text, "address" },
 	{ "PEER", false, 0, cell_text, "peer" },
 };
 
@@ -214,7 +133,7 @@ void foretold_print(json_t *o, const char *path)
 		print_line("log ", text_of(o, "log"));
 	print_becomes(processes);
 	table_section_of(TABLE_OF(run_columns), processes, "Runs");
-	table_section_of(TABLE_OF(file_columns), json_object_get(o, "files"), "Opens and maps");
+	table_section_of(TABLE_OF(file_columns), json_object_get(o, "files"), "Opens");
 	table_section_of(TABLE_OF(socket_columns), json_object_get(o, "sockets"),
 			 "Binds and connects");
 	print_pairs("GPUs", json_object_get(o, "gpus"), "uuid", "name");

@@ -78,8 +78,6 @@ struct contents {
 	json_t *memory_names; /* of memfds, by number; owned */
 	json_t *process;      /* the one that is read */
 	pid_t pid;
-	CriuImage__KernelIds *
-		root_ids; /* the namespaces outside the tree, from the inventory; owned; NULL: not known */
 	size_t left_bytes;
 	int r;			   /* the first failure; after it nothing is added any more */
 	struct brumate_error *err; /* its text; none yet where an image is damaged */
@@ -212,9 +210,6 @@ static void each_entry(struct contents *c, const char *name, uint32_t magic, ent
 	if (!read_one(c, name, &text, &len))
 		return;
 	int r = criu_entries_open(&image, text, len, CRIU_MAGIC_IMAGE, magic);
-	/* The one image that says which format all the others have begins with its own number. */
-	if (r < 0 && magic == CRIU_MAGIC_INVENTORY)
-		r = criu_entries_open_bare(&image, text, len, magic);
 	while (r >= 0 && c->r == 0 && (r = criu_entries_next(&image, &entry)) > 0)
 		fn(c, &entry);
 	if (r < 0)
@@ -495,20 +490,6 @@ ON_ENTRY(remapped_path, RemappedPath)
 
 /* ---- a process ---- */
 
-static void tell_descriptor(struct contents *c, const CriuImage__Descriptor *m)
-{
-	json_t *o = entry_of(c, m->type, m->id);
-
-	if (!o || m->fd > INT_MAX) {
-		fail_damaged(c);
-		return;
-	}
-	json_t *item = add_item(c, array_of(o, "open"));
-	put_number(c, item, "pid", c->pid);
-	put_number(c, item, "fd", m->fd);
-}
-ON_ENTRY(descriptor, Descriptor)
-
 static void put_path_of(struct contents *c, const char *key, uint32_t id)
 {
 	json_t *path = json_object_get(entry_of(c, TYPE_REGULAR, id), "path");
@@ -541,31 +522,18 @@ static json_t *mapped_entry(const struct contents *c, uint64_t id)
 	return o;
 }
 
-/* A library is mapped in some pieces, by many: said once for each way. */
+/* What a shared mapping writes to need not be open for writing. */
 static void add_mapping(struct contents *c, const CriuImage__Mapping *m)
 {
 	const bool shared = m->status & MAPS_SHARED_FILE;
-	char way[32];
 
 	if (!(m->status & (MAPS_PRIVATE_FILE | MAPS_SHARED_FILE)))
 		return;
 	json_t *o = mapped_entry(c, m->file_id);
-	if (!o) {
+	if (!o)
 		fail_damaged(c);
-		return;
-	}
-	snprintf(way, sizeof(way), "%c%c%c %s", m->protection & PROT_READ ? 'r' : '-',
-		 m->protection & PROT_WRITE ? 'w' : '-', m->protection & PROT_EXEC ? 'x' : '-',
-		 shared ? "shared" : "private");
-	if (!json_object_get(o, "mapped"))
-		put(c, o, "mapped", json_object());
-	json_t *pids = array_of(json_object_get(o, "mapped"), way);
-	size_t n = json_array_size(pids);
-	if (n && json_integer_value(json_array_get(pids, n - 1)) == c->pid)
-		return;
-	spend(c, ITEM_BYTES / 8);
-	if (c->r == 0 && json_array_append_new(pids, json_integer(c->pid)) < 0)
-		fail_memory(c);
+	else if (shared && m->protection & PROT_WRITE)
+		put(c, o, "written", json_true());
 }
 
 static void tell_memory(struct contents *c, const CriuImage__Memory *m)
@@ -575,43 +543,6 @@ static void tell_memory(struct contents *c, const CriuImage__Memory *m)
 		add_mapping(c, m->mappings[i]);
 }
 ON_ENTRY(memory, Memory)
-
-/* Lists the namespaces of the process that differ from those outside the tree. */
-static void put_namespaces(struct contents *c, const CriuImage__KernelIds *m)
-{
-	const CriuImage__KernelIds *root = c->root_ids;
-	const struct {
-		const char *name;
-		uint32_t here, there;
-	} all[] = {
-		{ "pid", m->pid_ns, root->pid_ns },	     { "net", m->net_ns, root->net_ns },
-		{ "ipc", m->ipc_ns, root->ipc_ns },	     { "uts", m->uts_ns, root->uts_ns },
-		{ "mnt", m->mnt_ns, root->mnt_ns },	     { "user", m->user_ns, root->user_ns },
-		{ "cgroup", m->cgroup_ns, root->cgroup_ns }, { "time", m->time_ns, root->time_ns },
-	};
-	json_t *names = array_of(c->process, "namespaces");
-
-	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-		if (all[i].here && all[i].here != all[i].there &&
-		    json_array_append_new(names, json_string(all[i].name)) < 0)
-			fail_memory(c);
-}
-
-static void tell_kernel_ids(struct contents *c, const CriuImage__KernelIds *m)
-{
-	if (c->root_ids)
-		put_namespaces(c, m);
-	if (m->has_files_id)
-		each_of_process(c, "fdinfo", m->files_id, CRIU_MAGIC_FDINFO, on_descriptor);
-}
-ON_ENTRY(kernel_ids, KernelIds)
-
-static void tell_inventory(struct contents *c, CriuImage__Inventory *m)
-{
-	if (!c->root_ids)
-		c->root_ids = take_ptr(&m->root_ids);
-}
-ON_ENTRY(inventory, Inventory)
 
 /* ---- whose rights ---- */
 
@@ -722,7 +653,6 @@ static void tell_process(struct contents *c, json_t *processes, const struct cri
 		return;
 	each_of_process(c, "mm", number, CRIU_MAGIC_MM, on_memory);
 	each_of_process(c, "fs", number, CRIU_MAGIC_FS, on_directories);
-	each_of_process(c, "ids", number, CRIU_MAGIC_IDS, on_kernel_ids);
 }
 
 /* ---- all of it ---- */
@@ -754,7 +684,6 @@ static void tell_all(struct contents *c, json_t *processes)
 	auto_(criu_image_tree_fini) struct criu_image_tree tree = CRIU_IMAGE_TREE_EMPTY;
 
 	read_tree(c, &tree);
-	each_entry(c, "inventory.img", CRIU_MAGIC_INVENTORY, on_inventory);
 	each_entry(c, "memfd.img", CRIU_MAGIC_MEMFD_INODE, on_memory_file_inode);
 	tell_paths(c, processes);
 	for (size_t i = 0; c->r == 0 && i < tree.n; i++)
@@ -787,8 +716,6 @@ static int read_contents(json_t **ret, tell_fn tell, criu_image_read_fn read, vo
 		fail_memory(&c);
 	json_decref(c.entries);
 	json_decref(c.memory_names);
-	if (c.root_ids)
-		criu_image__kernel_ids__free_unpacked(c.root_ids, NULL);
 	if (c.r == -ENOMEM && !c.err->code)
 		brumate_fail(c.err, ENOMEM, "%m");
 	if (c.r == 0)

@@ -158,16 +158,16 @@ typedef int (*criu_image_read_fn)(void *arg, const char *name, char **ret, size_
 /**
  * criu_contents_read() - tell what the images ask for
  *
- * Pure, but for @read. @ret (owned) is an object: processes, the root first; files and sockets, each with its holders.
+ * Pure, but for @read. @ret (owned) is an object: processes, the root first; files and sockets.
  * What the members mean is in wire/io.brumate.varlink. Strings are escaped as base/escape.h does.
  * Errors to act on: -EBADMSG names the image that is damaged, -E2BIG (more than CRIU_CONTENTS_TEXT_MAX), -ENOMEM.
  */
 int criu_contents_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);
 
-/* * The same, but files and sockets alone (an object, owned), without their holders: two images are read. */
+/* * The same, but files and sockets alone (an object, owned): two images are read. */
 int criu_files_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);
 
-/* * The same, but the array of sockets alone (owned), without their holders: one image is read. */
+/* * The same, but the array of sockets alone (owned): one image is read. */
 int criu_sockets_read(json_t **ret, criu_image_read_fn read, void *arg, struct brumate_error *err);
 
 /* ---- rewriting what is opened at a restore ---- */

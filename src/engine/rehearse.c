@@ -134,8 +134,7 @@ static bool may_be_written(json_t *file)
 {
 	const char *flags = json_string_value(json_object_get(file, "flags"));
 
-	return (flags && strncmp(flags, "O_RDONLY", 8)) ||
-	       json_object_get(json_object_get(file, "mapped"), "rw- shared");
+	return (flags && strncmp(flags, "O_RDONLY", 8)) || json_object_get(file, "written");
 }
 
 /* A file that the job goes on writing is taken as it was when the job was saved; any other as it is. */
