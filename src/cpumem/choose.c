@@ -84,19 +84,13 @@ static bool flags_are_plain(char *flags)
 /* Reads the first line of a mapping. Returns 1 for a candidate, 0 for none, -EBADMSG for another line. */
 static int parse_head(const char *line, struct cpu_memory_vma *ret)
 {
-	unsigned long long start, end, inode;
-	char perms[5];
-	int name_at = 0;
+	struct proc_mapping m;
 
-	if (sscanf(line, "%llx-%llx %4s %*x %*x:%*x %llu %n", &start, &end, perms, &inode,
-		   &name_at) < 4)
+	if (!proc_mapping_parse(&m, line) || (m.start | m.end) % (uint64_t)sysconf(_SC_PAGESIZE))
 		return -EBADMSG;
-	if (start >= end || (start | end) % (uint64_t)sysconf(_SC_PAGESIZE))
-		return -EBADMSG;
-	*ret = (struct cpu_memory_vma){ start, end, 0 };
-	const char *name = line + name_at;
-	bool is_anonymous = !*name || !strcmp(name, "[heap]") || !strncmp(name, "[anon:", 6);
-	return is_anonymous && !inode && !strncmp(perms, "rw", 2) && perms[3] == 'p';
+	*ret = (struct cpu_memory_vma){ m.start, m.end, 0 };
+	bool is_anonymous = !*m.name || !strcmp(m.name, "[heap]") || !strncmp(m.name, "[anon:", 6);
+	return is_anonymous && !m.inode && !strncmp(m.access, "rw", 2) && m.access[3] == 'p';
 }
 
 ssize_t cpu_memory_parse_smaps(char *text, struct cpu_memory_vma *ret, size_t room)

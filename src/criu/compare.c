@@ -377,13 +377,15 @@ struct mapped {
 
 static bool parse_mapped(struct mapped *ret, const char *line)
 {
-	char perms[5];
+	struct proc_mapping m;
 
-	if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s", &ret->start, &ret->end, perms) != 3)
+	if (!proc_mapping_parse(&m, line))
 		return false;
-	ret->protection = (perms[0] == 'r' ? PROT_READ : 0) | (perms[1] == 'w' ? PROT_WRITE : 0) |
-			  (perms[2] == 'x' ? PROT_EXEC : 0);
-	ret->shared = perms[3] == 's';
+	*ret = (struct mapped){ m.start, m.end,
+				(m.access[0] == 'r' ? PROT_READ : 0) |
+					(m.access[1] == 'w' ? PROT_WRITE : 0) |
+					(m.access[2] == 'x' ? PROT_EXEC : 0),
+				m.access[3] == 's' };
 	return true;
 }
 
@@ -722,20 +724,15 @@ static int read_scheduling(const struct comparing *c, pid_t tid, struct scheduli
 
 	snprintf(name, sizeof(name), "task/%d/stat", tid);
 	int r = read_proc(c, name, &text, err);
-	const char *rest = r == 0 ? strrchr(text, ')') : NULL;
+	const char *nice = r == 0 ? proc_stat_field(text, 19) : NULL;
+	const char *rest = r == 0 ? proc_stat_field(text, 40) : NULL;
 
-	/* The state, which follows the name, is field 3. */
-	for (int field = 2; rest && field < 41; field++) {
-		long *to = field == 18	 ? &ret->nice
-			   : field == 39 ? &ret->priority
-			   : field == 40 ? &ret->policy
-					 : NULL;
-
-		rest = strchr(rest + 1, ' ');
-		if (rest && to)
-			*to = strtol(rest + 1, NULL, 10);
-	}
-	return r < 0 ? r : rest ? 0 : fail_look(c, EBADMSG, name, err);
+	if (r < 0)
+		return r;
+	if (!rest || sscanf(rest, "%ld %ld", &ret->priority, &ret->policy) != 2)
+		return fail_look(c, EBADMSG, name, err);
+	ret->nice = strtol(nice, NULL, 10);
+	return 0;
 }
 
 static int compare_name_of_thread(const struct comparing *c, pid_t tid, ProtobufCBinaryData was,
@@ -1085,8 +1082,8 @@ static int compare_place(const struct comparing *c, const struct criu_image_proc
 
 	if (r < 0)
 		return r;
-	const char *rest = strrchr(text, ')');
-	if (!rest || sscanf(rest + 1, " %c %d %d %d", ret_state, &ppid, &pgid, &sid) != 4)
+	const char *rest = proc_stat_field(text, 3);
+	if (!rest || sscanf(rest, "%c %d %d %d", ret_state, &ppid, &pgid, &sid) != 4)
 		return fail_look(c, EBADMSG, "stat", err);
 	if (p->ppid && is_in_tree(c, p->ppid) && p->ppid != ppid)
 		return differs(c, err, "is a child of %d, and was one of %d", ppid, p->ppid);

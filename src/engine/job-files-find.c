@@ -177,24 +177,9 @@ static int look_at_descriptors(struct finding *f, pid_t pid)
 	return r;
 }
 
-/* A line of /proc/PID/maps. */
-struct map_line {
-	char access[8];
-	unsigned major, minor;
-	uint64_t inode;
-	const char *path;
-};
-
-static bool parse_map_line(struct map_line *ret, const char *line)
+static bool parse_map_line(struct proc_mapping *ret, const char *line)
 {
-	int at = 0;
-
-	if (sscanf(line, "%*x-%*x %7s %*x %x:%x %" SCNu64 " %n", ret->access, &ret->major,
-		   &ret->minor, &ret->inode, &at) != 4 ||
-	    !at)
-		return false;
-	ret->path = line + at;
-	return *ret->path == '/';
+	return proc_mapping_parse(ret, line) && *ret->name == '/';
 }
 
 static int look_at_mappings(struct finding *f, pid_t pid)
@@ -206,12 +191,12 @@ static int look_at_mappings(struct finding *f, pid_t pid)
 		return 0; /* it has ended, or a later step reports that it may not be read */
 	rest = maps;
 	for (char *line; (line = strsep(&rest, "\n"));) {
-		struct map_line m;
+		struct proc_mapping m;
 
 		if (!parse_map_line(&m, line) || m.access[1] != 'w' || m.access[3] != 's' ||
-		    !is_wanted(f, m.path))
+		    !is_wanted(f, m.name))
 			continue;
-		struct job_file *file = find_or_add(f, m.path, pid);
+		struct job_file *file = find_or_add(f, m.name, pid);
 		if (!file)
 			return -ENOMEM;
 		file->is_mapped = file->seen.is_within = true;
@@ -401,7 +386,7 @@ static bool has_mapped(pid_t pid, const struct stat *file, bool reads)
 		return false;
 	rest = maps;
 	for (char *line; (line = strsep(&rest, "\n"));) {
-		struct map_line m;
+		struct proc_mapping m;
 
 		if (parse_map_line(&m, line) && m.inode == file->st_ino &&
 		    makedev(m.major, m.minor) == file->st_dev &&

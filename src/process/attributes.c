@@ -254,12 +254,11 @@ static void read_thread_policy(struct attributes_thread *t, const struct attribu
 static unsigned read_memory_errors(pid_t tid)
 {
 	auto_free char *text = NULL;
-	const char *end;
-	unsigned flags;
+	const char *field = NULL;
 
-	if (proc_file_read(tid, "stat", SMALL_FILE_BYTES, &text, NULL) < 0 ||
-	    !(end = strrchr(text, ')')) || sscanf(end, ") %*c %*d %*d %*d %*d %*d %u", &flags) != 1)
-		return PR_MCE_KILL_DEFAULT;
+	if (proc_file_read(tid, "stat", SMALL_FILE_BYTES, &text, NULL) == 0)
+		field = proc_stat_field(text, 9);
+	const unsigned long flags = field ? strtoul(field, NULL, 10) : 0;
 	return !(flags & HAS_ERROR_POLICY) ? PR_MCE_KILL_DEFAULT
 	       : flags & IS_TOLD_EARLY	   ? PR_MCE_KILL_EARLY
 					   : PR_MCE_KILL_LATE;
@@ -398,30 +397,20 @@ static int read_ranges(struct attributes_process *p, pid_t pid)
 
 /* ---- mappings whose pages are locked as they come ---- */
 
-static bool has_locked(pid_t pid)
-{
-	auto_free char *status = NULL;
-	unsigned long long kib = 0;
-
-	if (proc_file_read(pid, "status", SMALL_FILE_BYTES, &status, NULL) < 0)
-		return false;
-	const char *locked = strstr(status, "VmLck:");
-	return locked && sscanf(locked, "VmLck: %llu", &kib) == 1 && kib;
-}
-
 static int read_locked(struct attributes_process *p, pid_t pid)
 {
 	struct attributes_locked range = { 0 };
 	auto_free char *smaps = NULL;
 	int r = 0;
 
-	if (!has_locked(pid) || proc_file_read(pid, "smaps", MAPS_BYTES_MAX, &smaps, NULL) < 0)
+	if (proc_status_number(pid, "VmLck") <= 0 ||
+	    proc_file_read(pid, "smaps", MAPS_BYTES_MAX, &smaps, NULL) < 0)
 		return 0;
 	for (char *rest = smaps, *line; (line = strsep(&rest, "\n")) && r == 0;) {
-		uint64_t start, end;
+		struct proc_mapping m;
 
-		if (sscanf(line, "%" SCNx64 "-%" SCNx64 " ", &start, &end) == 2)
-			range = (struct attributes_locked){ start, end - start };
+		if (proc_mapping_parse(&m, line))
+			range = (struct attributes_locked){ m.start, m.end - m.start };
 		else if (!strncmp(line, "VmFlags:", 8) && strstr(line, " lo") &&
 			 strstr(line, " lf") && p->n_locked < ATTRIBUTES_RANGES_MAX)
 			r = array_add(p->locked, p->n_locked, range);

@@ -293,15 +293,12 @@ int credentials_of_tree(struct credentials_of_tree *ret, const struct proc_tree 
 static int thread_ends(int task_fd, const char *name)
 {
 	auto_free char *text = NULL;
-	unsigned flags;
 	int r = file_read(task_fd, name, STATUS_BYTES_MAX, &text, NULL);
-	const char *close = r < 0 ? NULL : strrchr(text, ')');
+	const char *flags = r < 0 ? NULL : proc_stat_field(text, 9);
 
 	if (r < 0)
 		return r;
-	if (!close || sscanf(close + 1, " %*c %*d %*d %*d %*d %*d %u", &flags) != 1)
-		return -EBADMSG;
-	return (flags & PF_EXITING) != 0;
+	return flags ? (strtoul(flags, NULL, 10) & PF_EXITING) != 0 : -EBADMSG;
 }
 
 /* The kernel gives the files of a thread whose memory nobody may read to root (proc(5)), and those of one that has none

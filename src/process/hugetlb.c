@@ -13,7 +13,7 @@
 #include "base/fd.h"
 #include "process/process.h"
 
-enum { SMAPS_BYTES_MAX = 256 << 20, STATUS_BYTES_MAX = 1 << 16, VMAS_MAX = 4096 };
+enum { SMAPS_BYTES_MAX = 256 << 20, VMAS_MAX = 4096 };
 
 /* ---- smaps ---- */
 
@@ -22,18 +22,18 @@ static const char deleted[] = " (deleted)";
 /* Reads the first line of a mapping. Returns whether it is of a file without a name. */
 static bool parse_head(const char *line, struct hugetlb_vma *ret)
 {
-	unsigned major, minor;
-	char perms[5];
-	size_t len = strlen(line);
+	struct proc_mapping m;
 
 	*ret = (struct hugetlb_vma){ 0 };
-	if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %*x %x:%x %" SCNu64, &ret->start, &ret->end,
-		   perms, &major, &minor, &ret->inode) != 6)
+	if (!proc_mapping_parse(&m, line))
 		return false;
-	ret->device = (uint64_t)major << 32 | minor;
-	ret->shared = perms[3] == 's';
-	return ret->start < ret->end && len > strlen(deleted) &&
-	       !strcmp(line + len - strlen(deleted), deleted);
+	ret->start = m.start;
+	ret->end = m.end;
+	ret->inode = m.inode;
+	ret->device = (uint64_t)m.major << 32 | m.minor;
+	ret->shared = m.access[3] == 's';
+	const size_t len = strlen(m.name), n = strlen(deleted);
+	return len > n && !strcmp(m.name + len - n, deleted);
 }
 
 static void parse_line(const char *line, struct hugetlb_vma *vma)
@@ -80,23 +80,13 @@ struct mappings {
 	size_t n;
 };
 
-/* Whether it is worth reading smaps, which walks all pages; this does not. A mapping that was never touched does
- * not count. */
-static bool has_any(pid_t pid)
-{
-	static const char key[] = "\nHugetlbPages:";
-	auto_free char *text = NULL;
-	int r = proc_file_read(pid, "status", STATUS_BYTES_MAX, &text, NULL);
-	const char *line = r == 0 ? strstr(text, key) : NULL;
-
-	return line && strtoull(line + strlen(key), NULL, 10) > 0;
-}
-
 static int add_mappings(struct mappings *m, pid_t pid)
 {
 	auto_free char *text = NULL;
 
-	if (!has_any(pid) || proc_file_read(pid, "smaps", SMAPS_BYTES_MAX, &text, NULL) < 0)
+	/* smaps walks all pages, and status does not. A mapping that was never touched does not count. */
+	if (proc_status_number(pid, "HugetlbPages") <= 0 ||
+	    proc_file_read(pid, "smaps", SMAPS_BYTES_MAX, &text, NULL) < 0)
 		return 0;
 	auto_free struct hugetlb_vma *vmas = malloc(VMAS_MAX * sizeof(*vmas));
 	if (!vmas)

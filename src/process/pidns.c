@@ -113,11 +113,8 @@ static void find_arguments(struct init *ret)
 
 	if (file_read(AT_FDCWD, "/proc/self/stat", STATUS_BYTES_MAX, &text, NULL) < 0)
 		return;
-	char *rest = strrchr(text, ')');
-	/* The state, which follows, is field 3 of proc(5); 48 and 49 tell where the arguments begin and end. */
-	for (int field = 2; rest && field < 48; field++)
-		rest = strchr(rest + 1, ' ');
-	if (!rest || sscanf(rest, "%lu %lu", &start, &end) != 2 || end <= start)
+	const char *place = proc_stat_field(text, 48);
+	if (!place || sscanf(place, "%lu %lu", &start, &end) != 2 || end <= start)
 		return;
 	ret->arguments = (char *)start;
 	ret->arguments_len = end - start;

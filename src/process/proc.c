@@ -13,6 +13,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -205,6 +206,37 @@ const char *proc_status_field(const char *text, const char *name)
 			return line + len + 1;
 	}
 	return NULL;
+}
+
+int64_t proc_status_number(pid_t pid, const char *name)
+{
+	auto_free char *text = NULL;
+	int r = proc_file_read(pid, "status", PROC_FILE_BYTES_MAX, &text, NULL);
+	const char *field = r < 0 ? NULL : proc_status_field(text, name);
+
+	return field ? strtoll(field, NULL, 10) : -1;
+}
+
+bool proc_mapping_parse(struct proc_mapping *ret, const char *line)
+{
+	int at = 0;
+
+	if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s %*x %x:%x %" SCNu64 " %n", &ret->start,
+		   &ret->end, ret->access, &ret->major, &ret->minor, &ret->inode, &at) != 6 ||
+	    ret->start >= ret->end || strlen(ret->access) != 4)
+		return false;
+	ret->name = line + at;
+	return true;
+}
+
+/* The name, field 2, may hold anything. */
+const char *proc_stat_field(const char *text, int n)
+{
+	const char *field = strrchr(text, ')');
+
+	for (int i = 2; field && i < n; i++)
+		field = strchr(field + 1, ' ');
+	return field ? field + 1 : NULL;
 }
 
 static long status_number(const char *text, const char *name)
@@ -451,9 +483,8 @@ int proc_work(pid_t pid, uint64_t *ret)
 		r = proc_file_read(pid, "status", PROC_FILE_BYTES_MAX, &status, NULL);
 	if (r < 0)
 		return r;
-	const char *close = strrchr(stat, ')');
-	if (!close || sscanf(close + 1, " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu",
-			     &user_ticks, &system_ticks) != 2)
+	const char *ticks = proc_stat_field(stat, 14);
+	if (!ticks || sscanf(ticks, "%llu %llu", &user_ticks, &system_ticks) != 2)
 		return -EBADMSG;
 	*ret = user_ticks + system_ticks +
 	       (uint64_t)status_number(status, "voluntary_ctxt_switches") +

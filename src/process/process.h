@@ -196,5 +196,22 @@ static inline uint64_t smaps_bytes(const char *line, const char *key)
 	return strncmp(line, key, n) ? 0 : strtoull(line + n, NULL, 10) << 10;
 }
 
+/** A line of /proc/PID/maps, or the head of a mapping in smaps. */
+struct proc_mapping {
+	uint64_t start, end, inode;
+	char access[8]; /* "rw-p" */
+	unsigned major, minor;
+	const char *name; /* to the end of the line; borrowed */
+};
+
+/** Reads one. Returns false for another line, and for one that is none. Pure. */
+bool proc_mapping_parse(struct proc_mapping *ret, const char *line);
+
+/** Field @n of the text of /proc/PID/stat, numbered as in proc_pid_stat(5), from 3 on; NULL: it has not so many. Pure. */
+const char *proc_stat_field(const char *text, int n);
+
+/** The number in the line NAME of /proc/PID/status; -1 where there is none, or it cannot be read. */
+int64_t proc_status_number(pid_t pid, const char *name);
+
 /** What follows "NAME:" in the text of a file such as /proc/PID/status; NULL if there is no such line. */
 const char *proc_status_field(const char *text, const char *name);

@@ -81,18 +81,14 @@ void scan_found(struct scan *s, enum scan_level level, const struct proc_info *p
 
 void scan_epolls(struct scan *s);
 void scan_special_pipes(struct scan *s);
+void scan_special(struct scan *s);
 void scan_paths(struct scan *s);
-void scan_leases(struct scan *s);
 void scan_linked(struct scan *s);
 void scan_shared(struct scan *s);
 void scan_limits(struct scan *s);
 void scan_ended(struct scan *s);
 void scan_sealed(struct scan *s);
-void scan_special_timers(struct scan *s);
-void scan_pressure(struct scan *s);
-void scan_huge_memory(struct scan *s);
 void scan_threads(struct scan *s);
-void scan_watches(struct scan *s);
 void scan_system_v(struct scan *s);
 void scan_sandboxes(struct scan *s);
 

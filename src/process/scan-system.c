@@ -27,7 +27,6 @@
 enum {
 	MOUNTINFO_BYTES_MAX = 16 << 20,
 	SYSTEM_V_BYTES_MAX = 16 << 20,
-	STATUS_BYTES_MAX = 1 << 16,
 	SMAPS_BYTES_MAX = 256 << 20,
 	/* So many pipes, and so many named ones, CRIU 4.2 looks into. */
 	CRIU_PIPES_MAX = 1024,
@@ -129,44 +128,22 @@ static void check_targets(struct scan *s, const struct scan_fd *epoll, const cha
 	free(seen);
 }
 
+static int read_fdinfo(char **ret, const struct scan_fd *f)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), "fdinfo/%d", f->fd);
+	return proc_file_read(f->process->id.pid, name, SCAN_FDINFO_BYTES_MAX, ret, NULL);
+}
+
 void scan_epolls(struct scan *s)
 {
 	for (size_t i = 0; i < s->n_fds; i++) {
 		const struct scan_fd *f = &s->fds[i];
 		auto_free char *text = NULL;
-		char path[64];
 
-		if (!is_epoll(f))
-			continue;
-		snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", f->process->id.pid, f->fd);
-		if (file_read(AT_FDCWD, path, SCAN_FDINFO_BYTES_MAX, &text, NULL) >= 0)
+		if (is_epoll(f) && read_fdinfo(&text, f) >= 0)
 			check_targets(s, f, text);
-	}
-}
-
-/* ---- inotify ---- */
-
-/* What is watched CRIU opens by its number in the file system, which takes a capability that a user's CRIU has not. */
-void scan_watches(struct scan *s)
-{
-	bool of_root = !s->tree->n || s->tree->items[0].uid == 0;
-
-	for (size_t i = 0; i < s->n_fds && !of_root; i++) {
-		const struct scan_fd *f = &s->fds[i];
-		auto_free char *text = NULL;
-		char path[64];
-
-		if (strcmp(f->target, "anon_inode:inotify"))
-			continue;
-		snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", f->process->id.pid, f->fd);
-		if (file_read(AT_FDCWD, path, SCAN_FDINFO_BYTES_MAX, &text, NULL) >= 0 &&
-		    strstr(text, "\ninotify wd:"))
-			scan_found(
-				s, SCAN_REFUSE, f->process, "inotify",
-				"remove the watches before the checkpoint; suspend and resume work",
-				"watches files by inotify (fd %d), which takes CAP_DAC_READ_SEARCH "
-				"to save",
-				f->fd);
 	}
 }
 
@@ -216,13 +193,6 @@ void scan_special_pipes(struct scan *s)
 				   "and its children read from %zu pipes%s, CRIU saves %d", n,
 				   named ? " that have names" : "", CRIU_PIPES_MAX);
 	}
-	for (size_t i = 0; i < s->n_fds; i++)
-		if (is_pipe(&s->fds[i]) && s->fds[i].flags >= 0 && s->fds[i].flags & O_DIRECT)
-			scan_found(s, SCAN_REFUSE, s->fds[i].process, "pipe-packets",
-				   "close it before the checkpoint; suspend and resume work",
-				   "has a pipe of packets (fd %d, O_DIRECT), which CRIU does not "
-				   "save",
-				   s->fds[i].fd);
 }
 
 /* ---- files that no path leads to, and files of namespaces ---- */
@@ -321,8 +291,6 @@ void scan_paths(struct scan *s)
 	}
 }
 
-/* ---- leases ---- */
-
 bool scan_has_write_lease(const char *fdinfo)
 {
 	for (const char *line = strstr(fdinfo, "\nlock:"); line;
@@ -334,19 +302,6 @@ bool scan_has_write_lease(const char *fdinfo)
 			return true;
 	}
 	return false;
-}
-
-/* To save what such a file holds it is opened, and so is it again where it is restored. */
-void scan_leases(struct scan *s)
-{
-	for (size_t i = 0; i < s->n_fds; i++)
-		if (s->fds[i].is_leased)
-			scan_found(s, SCAN_REFUSE, s->fds[i].process, "write-lease",
-				   "give the lease back before the checkpoint (fcntl F_SETLEASE, "
-				   "F_UNLCK); suspend and resume work",
-				   "holds a lease for writing of %.100s (fd %d), which ends once "
-				   "that is opened to be saved",
-				   s->fds[i].target, s->fds[i].fd);
 }
 
 /* ---- files that have lost the name they were opened by, and have another ---- */
@@ -382,21 +337,8 @@ static void check_mapped(struct scan *s, const struct proc_info *p)
 	}
 }
 
-/* CRIU gives it a name next to the lost one, which takes root's rights, and which is gone again where the job goes on: nobody knows
- * where its other names are. */
 void scan_linked(struct scan *s)
 {
-	const bool of_root = !s->tree->n || s->tree->items[0].uid == 0;
-
-	for (size_t i = 0; i < s->n_fds; i++)
-		if (is_linked(s->fds[i].target, &s->fds[i].st))
-			scan_found(s, of_root ? SCAN_NOTE : SCAN_REFUSE, s->fds[i].process,
-				   SCAN_LINKED,
-				   of_root ? "without --leave-running and --every it can be saved"
-					   : "close it, or give it its name back; suspend and "
-					     "resume work",
-				   "has %.100s open (fd %d), which has another name",
-				   s->fds[i].target, s->fds[i].fd);
 	for (size_t i = 0; i < s->tree->n; i++)
 		if (s->tree->items[i].state != 'Z' &&
 		    (s->mappings[i].r < 0 || s->mappings[i].has_removed))
@@ -533,67 +475,122 @@ void scan_ended(struct scan *s)
 	}
 }
 
-/* ---- timers and memory of special kinds ---- */
+/* ---- descriptors of special kinds ---- */
 
-void scan_special_timers(struct scan *s)
+static bool is_of_root(const struct scan *s)
 {
-	for (size_t i = 0; i < s->n_fds; i++)
-		if (s->fds[i].wakes && !strcmp(s->fds[i].target, "anon_inode:[timerfd]"))
-			scan_found(s, SCAN_REFUSE, s->fds[i].process, "timer-that-wakes",
-				   "close it before the checkpoint; suspend and resume work",
-				   "has a timer (fd %d) that wakes the machine (CLOCK_…_ALARM), "
-				   "which CRIU does not save",
-				   s->fds[i].fd);
+	return !s->tree->n || s->tree->items[0].uid == 0;
 }
 
-static bool is_of_pressure(const char *path)
+static bool is_packet_pipe(const struct scan *s, const struct scan_fd *f)
 {
-	static const char proc[] = "/proc/pressure/", group[] = "/sys/fs/cgroup/",
-			  end[] = ".pressure";
-	const size_t len = strlen(path);
+	return is_pipe(f) && f->flags >= 0 && f->flags & O_DIRECT;
+}
 
-	return !strncmp(path, proc, strlen(proc)) ||
-	       (!strncmp(path, group, strlen(group)) && len > strlen(end) &&
-		!strcmp(path + len - strlen(end), end));
+static bool is_leased(const struct scan *s, const struct scan_fd *f)
+{
+	return f->is_leased;
+}
+
+static bool is_linked_of_root(const struct scan *s, const struct scan_fd *f)
+{
+	return is_linked(f->target, &f->st) && is_of_root(s);
+}
+
+/* CRIU gives it a name next to the lost one, which takes root's rights, and which is gone again where the job goes on: its other
+ * names are unknown. */
+static bool is_linked_of_user(const struct scan *s, const struct scan_fd *f)
+{
+	return is_linked(f->target, &f->st) && !is_of_root(s);
+}
+
+/* What is watched CRIU opens by its number in the file system, which takes a capability that a user's CRIU has not. */
+static bool watches_of_user(const struct scan *s, const struct scan_fd *f)
+{
+	auto_free char *text = NULL;
+
+	return !is_of_root(s) && !strcmp(f->target, "anon_inode:inotify") &&
+	       read_fdinfo(&text, f) >= 0 && strstr(text, "\ninotify wd:");
+}
+
+static bool wakes_machine(const struct scan *s, const struct scan_fd *f)
+{
+	return f->wakes && !strcmp(f->target, "anon_inode:[timerfd]");
 }
 
 /* What was written to such a file the kernel shows to nobody. It is opened again without, and looks as if there were an alarm all
  * the time. */
-void scan_pressure(struct scan *s)
+static bool waits_for_pressure(const struct scan *s, const struct scan_fd *f)
 {
-	for (size_t i = 0; i < s->n_fds; i++)
-		if (s->fds[i].flags >= 0 && (s->fds[i].flags & O_ACCMODE) != O_RDONLY &&
-		    is_of_pressure(s->fds[i].target))
-			scan_found(s, SCAN_SUSPECT, s->fds[i].process, "pressure",
-				   "end what watches it before the checkpoint; suspend and resume "
-				   "work",
-				   "waits for the kernel to say that memory, CPU or I/O is short "
-				   "(%s, fd %d), which a restore does not bring back",
-				   s->fds[i].target, s->fds[i].fd);
+	static const char proc[] = "/proc/pressure/", group[] = "/sys/fs/cgroup/",
+			  end[] = ".pressure";
+	const size_t len = strlen(f->target);
+
+	return f->flags >= 0 && (f->flags & O_ACCMODE) != O_RDONLY &&
+	       (!strncmp(f->target, proc, strlen(proc)) ||
+		(!strncmp(f->target, group, strlen(group)) && len > strlen(end) &&
+		 !strcmp(f->target + len - strlen(end), end)));
 }
 
-/* CRIU takes such a file for what it is only where it has got a page of that size to look at. */
-void scan_huge_memory(struct scan *s)
+/* CRIU takes such a file for what it is only where it has got a page of that size to look at. A plain one may have large blocks,
+ * too. */
+static bool is_huge_memfd(const struct scan *s, const struct scan_fd *f)
 {
-	long page_bytes = sysconf(_SC_PAGESIZE);
-	auto_close int plain = memfd_create("brumate", MFD_CLOEXEC);
 	struct stat st;
 
-	if (plain < 0 || fstat(plain, &st) < 0)
-		return;
-	for (size_t i = 0; i < s->n_fds; i++) {
-		const struct scan_fd *f = &s->fds[i];
+	if (!S_ISREG(f->st.st_mode) || strncmp(f->target, "/memfd:", 7) ||
+	    f->st.st_blksize <= sysconf(_SC_PAGESIZE) ||
+	    hugetlb_pool_pages((uint64_t)f->st.st_blksize))
+		return false;
+	auto_close int plain = memfd_create("brumate", MFD_CLOEXEC);
+	return plain >= 0 && fstat(plain, &st) == 0 && f->st.st_dev != st.st_dev;
+}
 
-		if (!S_ISREG(f->st.st_mode) || strncmp(f->target, "/memfd:", 7) ||
-		    f->st.st_dev == st.st_dev || f->st.st_blksize <= page_bytes ||
-		    hugetlb_pool_pages((uint64_t)f->st.st_blksize))
-			continue;
-		scan_found(s, SCAN_REFUSE, f->process, "huge-memfd",
-			   "close it before the checkpoint, or set huge pages of that size aside; "
-			   "suspend and resume work",
-			   "has a memfd of huge pages (fd %d), of which this machine has none",
-			   f->fd);
-	}
+#define CLOSE_IT "close it before the checkpoint; suspend and resume work"
+
+/* The text gets the number of the descriptor and its target. */
+static const struct {
+	bool (*is)(const struct scan *s, const struct scan_fd *f);
+	enum scan_level level;
+	const char *what, *hint, *text;
+} special[] = {
+	{ is_packet_pipe, SCAN_REFUSE, "pipe-packets", CLOSE_IT,
+	  "has a pipe of packets (fd %d, O_DIRECT), which CRIU does not save" },
+	/* To save what such a file holds it is opened, and so is it again where it is restored. */
+	{ is_leased, SCAN_REFUSE, "write-lease",
+	  "give the lease back before the checkpoint (fcntl F_SETLEASE, F_UNLCK); suspend and "
+	  "resume work",
+	  "holds a lease for writing of %2$.100s (fd %1$d), which ends once that is opened to be "
+	  "saved" },
+	{ is_linked_of_root, SCAN_NOTE, SCAN_LINKED,
+	  "without --leave-running and --every it can be saved",
+	  "has %2$.100s open (fd %1$d), which has another name" },
+	{ is_linked_of_user, SCAN_REFUSE, SCAN_LINKED,
+	  "close it, or give it its name back; suspend and resume work",
+	  "has %2$.100s open (fd %1$d), which has another name" },
+	{ watches_of_user, SCAN_REFUSE, "inotify",
+	  "remove the watches before the checkpoint; suspend and resume work",
+	  "watches files by inotify (fd %d), which takes CAP_DAC_READ_SEARCH to save" },
+	{ wakes_machine, SCAN_REFUSE, "timer-that-wakes", CLOSE_IT,
+	  "has a timer (fd %d) that wakes the machine (CLOCK_…_ALARM), which CRIU does not save" },
+	{ waits_for_pressure, SCAN_SUSPECT, "pressure",
+	  "end what watches it before the checkpoint; suspend and resume work",
+	  "waits for the kernel to say that memory, CPU or I/O is short (%2$s, fd %1$d), which a "
+	  "restore does not bring back" },
+	{ is_huge_memfd, SCAN_REFUSE, "huge-memfd",
+	  "close it before the checkpoint, or set huge pages of that size aside; suspend and "
+	  "resume work",
+	  "has a memfd of huge pages (fd %d), of which this machine has none" },
+};
+
+void scan_special(struct scan *s)
+{
+	for (size_t i = 0; i < s->n_fds; i++)
+		for (size_t k = 0; k < COUNT(special); k++)
+			if (special[k].is(s, &s->fds[i]))
+				scan_found(s, special[k].level, s->fds[i].process, special[k].what,
+					   special[k].hint, special[k].text, s->fds[i].fd,
+					   s->fds[i].target);
 }
 
 /* ---- memory that is sealed by mseal(2) ---- */
@@ -709,14 +706,6 @@ static bool kernel_has_landlock(void)
 	return syscall(CREATE_RULESET, NULL, 0, ASK_VERSION) > 0;
 }
 
-static bool status_has(pid_t pid, const char *line)
-{
-	auto_free char *status = NULL;
-
-	return proc_file_read(pid, "status", STATUS_BYTES_MAX, &status, NULL) >= 0 &&
-	       strstr(status, line);
-}
-
 /*
  * The kernel lets a process without root confine itself only after it has given up gaining privileges by exec. A process
  * that gave them up by itself, and not for filters of system calls, had a reason; where the job began without them, or has
@@ -724,21 +713,21 @@ static bool status_has(pid_t pid, const char *line)
  */
 void scan_sandboxes(struct scan *s)
 {
-	static const char gains_none[] = "\nNoNewPrivs:\t1\n", has_no_filter[] = "\nSeccomp:\t0\n";
+	static const char gains_none[] = "NoNewPrivs", filters[] = "Seccomp";
 	static const char hint[] = "if it is not, or need not be after a restore";
 	bool began_so = s->tree->n && reaper_is(s->tree->items[0].id) &&
-			status_has(s->tree->items[0].id.pid, gains_none);
+			proc_status_number(s->tree->items[0].id.pid, gains_none) == 1;
 
 	if (!kernel_has_landlock())
 		return;
 	for (size_t i = 0; i < s->tree->n; i++) {
 		const struct proc_info *p = &s->tree->items[i];
 
-		if (p->state == 'Z' || !status_has(p->id.pid, gains_none))
+		if (p->state == 'Z' || proc_status_number(p->id.pid, gains_none) != 1)
 			continue;
 		scan_found(s,
-			   began_so || !status_has(p->id.pid, has_no_filter) ? SCAN_NOTE
-									     : SCAN_SUSPECT,
+			   began_so || proc_status_number(p->id.pid, filters) != 0 ? SCAN_NOTE
+										   : SCAN_SUSPECT,
 			   p, "landlock-sandbox", hint,
 			   "can gain no privileges, and may be confined by Landlock, which nobody "
 			   "can see and a restore does not bring back");

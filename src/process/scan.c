@@ -778,8 +778,8 @@ static char thread_state(pid_t pid, const char *tid)
 	snprintf(path, sizeof(path), "task/%.20s/stat", tid);
 	if (proc_file_read(pid, path, THREAD_BYTES_MAX, &text, NULL) < 0)
 		return 0;
-	const char *end = strrchr(text, ')');
-	return end && end[1] == ' ' ? end[2] : '\0';
+	const char *state = proc_stat_field(text, 3);
+	return state ? *state : '\0';
 }
 
 /* Most such waits are short: of a thread whose child by vfork(2) has yet to exec, of a read of a disk. The kernel tells
@@ -1041,15 +1041,11 @@ static const struct {
 	{ "mappings", SCAN_CRIU, check_mappings },
 	{ "files", SCAN_GPU | SCAN_CRIU, check_fds },
 	{ "paths", SCAN_CRIU, scan_paths },
-	{ "leases", SCAN_CRIU, scan_leases },
 	{ "deleted names", SCAN_CRIU, scan_linked },
 	{ "pipes", SCAN_CRIU, check_pipes },
 	{ "pipes of other kinds", SCAN_CRIU, scan_special_pipes },
 	{ "epolls", SCAN_CRIU, scan_epolls },
-	{ "watches", SCAN_CRIU, scan_watches },
-	{ "huge memory", SCAN_CRIU, scan_huge_memory },
-	{ "timers that wake", SCAN_CRIU, scan_special_timers },
-	{ "alarms of pressure", SCAN_CRIU, scan_pressure },
+	{ "descriptors of special kinds", SCAN_CRIU, scan_special },
 	{ "threads", SCAN_CRIU, scan_threads },
 	{ "what processes share", SCAN_CRIU, scan_shared },
 	{ "limits", SCAN_CRIU, scan_limits },
