@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/fd.h"
@@ -88,15 +89,16 @@ static int put_some(struct export *e, const void *buf, size_t n, struct brumate_
 static int put_data(struct export *e, const char *path, uint64_t len_bytes, int fd,
 		    struct brumate_error *err)
 {
-	auto_(ahead_free) struct ahead *ahead = NULL;
+	enum { STEP_BYTES = 2 << 20 };
+	auto_free char *buf = malloc(STEP_BYTES);
 	uint64_t left = len_bytes;
-	int r = left ? ahead_start(&ahead, fd) : 0;
+	int r;
 
-	if (r < 0)
-		return brumate_fail(err, -r, "%s: %m", path);
+	if (!buf)
+		return brumate_fail(err, ENOMEM, "%m");
+	posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
 	while (left) {
-		const void *buf;
-		ssize_t n = ahead_next(ahead, &buf);
+		ssize_t n = fd_read_at(fd, buf, STEP_BYTES, len_bytes - left);
 
 		if (n < 0)
 			return brumate_fail(err, (int)-n, "%s: %m", path);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * The files of a checkpoint on disk: found without following a link, read ahead, hashed by several threads, and
+ * The files of a checkpoint on disk: found without following a link, hashed by several threads, and
  * compared with a manifest by name and size.
  */
 #include "store/file-tree.h"
@@ -20,112 +20,8 @@
 #include "base/array.h"
 #include "base/fd.h"
 #include "base/paths.h"
-#include "base/thread.h"
 #include "base/workers.h"
 #include "chunks/files.h"
-
-/* ---- reading ahead: a ring of buffers between the thread that reads and its owner ---- */
-
-struct ahead {
-	int fd;
-	pthread_t thread;
-	pthread_mutex_t lock;
-	pthread_cond_t moved;
-	uint8_t *memory;
-	ssize_t len[AHEAD_BUFFERS]; /* of each full buffer: bytes, 0 at the end, -errno */
-	size_t n_filled, n_taken;   /* under lock; totals: buffer i is at index i % AHEAD_BUFFERS */
-	bool lent;		    /* the owner still uses the buffer that it took last */
-	bool stop;
-};
-
-static uint8_t *buffer(struct ahead *a, size_t i)
-{
-	return a->memory + i % AHEAD_BUFFERS * AHEAD_BYTES;
-}
-
-/* Waits for a free buffer. Returns false once reading is to stop. */
-static bool await_room(struct ahead *a)
-{
-	pthread_mutex_lock(&a->lock);
-	while (!a->stop && a->n_filled - a->n_taken + a->lent == AHEAD_BUFFERS)
-		pthread_cond_wait(&a->moved, &a->lock);
-	bool go_on = !a->stop;
-	pthread_mutex_unlock(&a->lock);
-	return go_on;
-}
-
-static void *read_ahead(void *arg)
-{
-	struct ahead *a = arg;
-	uint64_t offset = 0;
-	ssize_t n = 1;
-
-	while (n > 0 && await_room(a)) {
-		n = fd_read_at(a->fd, buffer(a, a->n_filled), AHEAD_BYTES, offset);
-		offset += n > 0 ? (uint64_t)n : 0;
-		pthread_mutex_lock(&a->lock);
-		a->len[a->n_filled++ % AHEAD_BUFFERS] = n;
-		pthread_cond_broadcast(&a->moved);
-		pthread_mutex_unlock(&a->lock);
-	}
-	return NULL;
-}
-
-int ahead_start(struct ahead **ret, int fd)
-{
-	auto_free struct ahead *a = calloc(1, sizeof(*a));
-	if (!a)
-		return -ENOMEM;
-	a->memory = malloc((size_t)AHEAD_BUFFERS * AHEAD_BYTES);
-	if (!a->memory)
-		return -ENOMEM;
-	a->fd = fd;
-	pthread_mutex_init(&a->lock, NULL);
-	pthread_cond_init(&a->moved, NULL);
-	posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-
-	int r = thread_start(&a->thread, read_ahead, a);
-	if (r < 0) {
-		free(a->memory);
-		return r;
-	}
-	*ret = take_ptr(&a);
-	return 0;
-}
-
-ssize_t ahead_next(struct ahead *a, const void **ret)
-{
-	pthread_mutex_lock(&a->lock);
-	if (a->lent) {
-		a->lent = false;
-		pthread_cond_broadcast(&a->moved);
-	}
-	while (a->n_filled == a->n_taken)
-		pthread_cond_wait(&a->moved, &a->lock);
-	ssize_t n = a->len[a->n_taken % AHEAD_BUFFERS];
-	*ret = buffer(a, a->n_taken);
-	if (n > 0) { /* the end and errors stay, for further calls */
-		a->n_taken++;
-		a->lent = true;
-	}
-	pthread_mutex_unlock(&a->lock);
-	return n;
-}
-
-void ahead_free(struct ahead *a)
-{
-	if (!a)
-		return;
-	pthread_mutex_lock(&a->lock);
-	a->stop = true;
-	pthread_cond_broadcast(&a->moved);
-	pthread_mutex_unlock(&a->lock);
-	pthread_join(a->thread, NULL);
-	pthread_cond_destroy(&a->moved);
-	pthread_mutex_destroy(&a->lock);
-	free(a->memory);
-	free(a);
-}
 
 enum { DEPTH_MAX = 64 };
 
@@ -360,48 +256,6 @@ static int hashed_some(void *arg, size_t n_bytes)
 	return workers_are_stopped(&h->workers) ? -ECANCELED : 0;
 }
 
-/* Another thread reads while this one hashes: for a file larger than all others together, the two would otherwise
- * alternate. -EAGAIN: no thread. */
-static int digest_large(struct hashing *h, struct digest *ret, int fd, uint64_t *ret_len)
-{
-	auto_(digest_run_free) struct digest_run *run = NULL;
-	auto_(ahead_free) struct ahead *ahead = NULL;
-	uint64_t len = 0;
-	int r = digest_begin(&run);
-
-	if (r == 0)
-		r = ahead_start(&ahead, fd);
-	while (r == 0) {
-		const void *buf;
-		ssize_t n = ahead_next(ahead, &buf);
-
-		if (n == 0)
-			break;
-		r = n < 0 ? (int)n : digest_add(run, buf, (size_t)n);
-		if (r == 0)
-			r = hashed_some(h, (size_t)n);
-		len += n > 0 ? (uint64_t)n : 0;
-	}
-	if (r == 0)
-		r = digest_take(run, ret);
-	if (r == 0)
-		*ret_len = len;
-	return r;
-}
-
-static int digest_of(struct hashing *h, struct disk_file *f, int fd, uint64_t *ret_len)
-{
-	if (h->tree->will_sync) /* a disk error shows up in the later sync */
-		sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
-	if (f->len_bytes >= AHEAD_WORTH_BYTES) {
-		int r = digest_large(h, &f->digest, fd, ret_len);
-
-		if (r != -EAGAIN && r != -ENOMEM)
-			return r;
-	}
-	return digest_file_steps(&f->digest, fd, ret_len, hashed_some, h);
-}
-
 static int hash_file(struct hashing *h, struct disk_file *f, struct brumate_error *err)
 {
 	uint64_t len = 0;
@@ -409,7 +263,10 @@ static int hash_file(struct hashing *h, struct disk_file *f, struct brumate_erro
 
 	if (fd < 0)
 		return brumate_fail(err, -fd, "%s: %m", f->path);
-	int r = digest_of(h, f, fd, &len);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL); /* the kernel reads ahead */
+	if (h->tree->will_sync) /* a disk error shows up in the later sync */
+		sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+	int r = digest_file_steps(&f->digest, fd, &len, hashed_some, h);
 	if (r < 0)
 		return brumate_fail(err, -r, "%s: %m", f->path);
 	if (len != f->len_bytes)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* The files of a checkpoint on disk: found, read ahead, hashed by several threads, and compared with a manifest. */
+/* The files of a checkpoint on disk: found, hashed by several threads, and compared with a manifest. */
 #pragma once
 
 #include <stdbool.h>
@@ -60,27 +60,3 @@ int file_tree_split(struct file_tree *ret, struct file_tree *t, const struct man
 /** Refuses the first difference of names or sizes between the manifest and the files and packs. */
 int file_tree_compare(const struct manifest *m, const struct file_tree *files,
 		      const struct file_tree *packs, struct brumate_error *err);
-
-/*
- * ---- reading ahead ----
- *
- * Reads one file ahead of its use: a thread fills buffers while the owner hashes or writes the previous ones. For
- * large files, where reading and hashing would otherwise alternate.
- */
-
-enum { AHEAD_BYTES = 2 << 20, AHEAD_BUFFERS = 4, AHEAD_WORTH_BYTES = 4 * AHEAD_BYTES };
-
-struct ahead;
-
-/** Starts to read @fd (borrowed) from its beginning, by pread(2). 0, -ENOMEM, -EAGAIN (no thread). */
-int ahead_start(struct ahead **ret, int fd);
-
-/**
- * The next bytes of the file in @ret, borrowed until the next call. Returns their number, 0 at the end, -errno of the
- * read. For one thread at a time.
- */
-ssize_t ahead_next(struct ahead *a, const void **ret);
-
-/** Stops reading and frees. Accepts NULL. */
-void ahead_free(struct ahead *a);
-DEFINE_AUTO(struct ahead *, ahead_free)

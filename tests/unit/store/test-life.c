@@ -95,43 +95,6 @@ static void test_keep_within(void)
 	CHECK(doomed(items, 5) == 0);
 }
 
-/* ---- reading ahead ---- */
-
-static void test_ahead(void)
-{
-	static const size_t sizes[] = { 0, 1, AHEAD_BYTES, 3 * AHEAD_BYTES + 5,
-					(AHEAD_BUFFERS + 3) * AHEAD_BYTES };
-
-	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		auto_close int fd = open(scratch, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-		auto_(ahead_free) struct ahead *ahead = NULL;
-		size_t done = 0;
-		const void *buf;
-		ssize_t n;
-
-		CHECK(fd >= 0 && ftruncate(fd, (off_t)sizes[i]) == 0);
-		for (size_t at = 0; at < sizes[i]; at += AHEAD_BYTES)
-			CHECK(pwrite(fd, &at, sizes[i] - at < 8 ? 1 : 8, (off_t)at) > 0);
-		CHECK(ahead_start(&ahead, fd) == 0);
-		for (; (n = ahead_next(ahead, &buf)) > 0; done += (size_t)n)
-			CHECK(n < 8 || !memcmp(buf, &done, 8));
-		CHECK(n == 0 && done == sizes[i]);
-		CHECK(ahead_next(ahead, &buf) == 0);
-	}
-
-	/* Given up in the middle, and what cannot be read. */
-	struct ahead *ahead;
-	const void *buf;
-	auto_close int zeros = open("/dev/zero", O_RDONLY | O_CLOEXEC);
-	CHECK(ahead_start(&ahead, zeros) == 0);
-	CHECK(ahead_next(ahead, &buf) == AHEAD_BYTES);
-	ahead_free(ahead);
-	auto_close int top = open(scratch, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	CHECK(ahead_start(&ahead, top) == 0);
-	CHECK(ahead_next(ahead, &buf) == -EISDIR && ahead_next(ahead, &buf) == -EISDIR);
-	ahead_free(ahead);
-}
-
 /* ---- verifying to the end ---- */
 
 struct told {
@@ -384,7 +347,6 @@ int main(void)
 	test_keep_last();
 	test_keep_last_by_sequence();
 	test_keep_within();
-	test_ahead();
 	test_verify_all();
 	test_round_trip();
 	test_bad_streams();
