@@ -257,18 +257,9 @@ enum { N_MEMBER_KEYS = sizeof(member_keys) / sizeof(member_keys[0]), PRIORITY_MO
 
 void conf_fini(struct brumate_conf *c)
 {
-	free(c->store_dir);
-	free(c->key_file);
-	free(c->key_program);
-	free(c->signing_key);
-	free(c->trusted_keys);
-	free(c->spill_dir);
-	free(c->hook_before_suspend);
-	free(c->hook_after_resume);
-	free(c->hook_after_restore);
-	free(c->hook_on_failure);
-	free(c->criu_path);
-	free(c->container_state);
+	for (int i = 0; i < N_KEYS; i++)
+		if (keys[i].kind == KIND_PATH)
+			cleanup_free((char *)c + keys[i].offset);
 	for (size_t i = 0; i < c->n_members; i++)
 		free(c->members[i].name);
 	free(c->members);
@@ -377,23 +368,22 @@ static int set_path(char **at, const char *value)
 	return 0;
 }
 
+static size_t size_of_kind(enum kind kind)
+{
+	return kind == KIND_DURATION || kind == KIND_BYTES ? sizeof(uint64_t)
+	       : kind == KIND_BOOL			   ? sizeof(bool)
+							   : sizeof(int);
+}
+
 static void set_default(struct brumate_conf *c, const struct key *k)
 {
-	static const size_t sizes[KIND__MAX] = {
-		[KIND_DURATION] = sizeof(uint64_t),
-		[KIND_BYTES] = sizeof(uint64_t),
-		[KIND_BOOL] = sizeof(bool),
-		[KIND_GPU] = sizeof(enum conf_gpu),
-		[KIND_DATA_PATH] = sizeof(enum conf_data_path),
-		[KIND_COMPRESS] = sizeof(enum conf_compress),
-	};
 	const struct brumate_conf defaults = BRUMATE_CONF_DEFAULT;
 	char *at = (char *)c + k->offset;
 
 	if (k->kind == KIND_PATH)
 		cleanup_free(at);
 	else
-		memcpy(at, (const char *)&defaults + k->offset, sizes[k->kind]);
+		memcpy(at, (const char *)&defaults + k->offset, size_of_kind(k->kind));
 }
 
 static int set_value(void *base, const struct key *k, const char *value)
@@ -409,11 +399,6 @@ static int set_value(void *base, const struct key *k, const char *value)
 		return conf_size_bytes((uint64_t *)at, value);
 	case KIND_BOOL:
 		return conf_bool((bool *)at, value);
-	case KIND_GPU:
-	case KIND_DATA_PATH:
-	case KIND_COMPRESS:
-	case KIND_MEMORY:
-		return conf_word((int *)at, value, words[k->kind]);
 	case KIND_PRIORITY:
 		return parse_priority((int *)at, value);
 	case KIND_PIN: {
@@ -424,10 +409,9 @@ static int set_value(void *base, const struct key *k, const char *value)
 			*(enum conf_pin *)at = yes ? CONF_PIN_YES : CONF_PIN_NO;
 		return r;
 	}
-	case KIND__MAX:
-		break;
+	default:
+		return conf_word((int *)at, value, words[k->kind]);
 	}
-	return -EINVAL;
 }
 
 /* An empty value takes back what was said before. */
@@ -436,7 +420,6 @@ static int set_member(struct brumate_conf *c, const struct key *k, const char *n
 {
 	const struct conf_member unset = MEMBER_UNSET;
 	struct conf_member *m = need_member(c, name);
-	const size_t len_bytes = k->kind == KIND_DURATION ? sizeof(uint64_t) : sizeof(int);
 	int r = 0;
 
 	if (!m)
@@ -444,7 +427,8 @@ static int set_member(struct brumate_conf *c, const struct key *k, const char *n
 	if (*value)
 		r = set_value(m, k, value);
 	else
-		memcpy((char *)m + k->offset, (const char *)&unset + k->offset, len_bytes);
+		memcpy((char *)m + k->offset, (const char *)&unset + k->offset,
+		       size_of_kind(k->kind));
 	if (r == 0 && k->kind == KIND_PRIORITY)
 		m->priority_given = *value;
 	return r;

@@ -3,36 +3,13 @@
 #include "base/escape.h"
 #include "base/cleanup.h"
 #include "base/hex.h"
+#include "base/plain.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Bytes of the UTF-8 sequence at the start of @p, at most @left of them; 0 if it is not valid. */
-static size_t utf8_sequence(const uint8_t *p, size_t left)
-{
-	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-	size_t n = p[0] < 0x80	     ? 1
-		   : p[0] >> 5 == 6  ? 2
-		   : p[0] >> 4 == 14 ? 3
-		   : p[0] >> 3 == 30 ? 4
-				     : 0;
-
-	if (n < 2 || n > left)
-		return n == 1 ? 1 : 0;
-
-	uint32_t code = p[0] & (0x7fu >> n);
-	for (size_t i = 1; i < n; i++) {
-		if (p[i] >> 6 != 2)
-			return 0;
-		code = code << 6 | (p[i] & 0x3f);
-	}
-	bool surrogate = code >= 0xd800 && code <= 0xdfff;
-	return code < least[n] || code > 0x10ffff || surrogate ? 0 : n;
-}
 
 static char *put_hex(char *out, uint8_t byte)
 {
@@ -54,7 +31,8 @@ char *text_escape(const char *raw, size_t max_bytes)
 	if (!text)
 		return NULL;
 	while (p < end) {
-		size_t n = utf8_sequence(p, (size_t)(end - p));
+		uint32_t code;
+		size_t n = utf8_decode(&code, (const char *)p, (size_t)(end - p));
 
 		if (n == 0 || *p < 0x20 || *p == 0x7f) {
 			out = put_hex(out, *p++);

@@ -2,12 +2,10 @@
 /* A strict decoder of UTF-8 (RFC 3629), and what of Unicode is not for show; see plain.h for the contract. */
 #include "base/plain.h"
 
-#include <stdint.h>
-
-/* Bytes of the character that begins at @s; 0 where it is no UTF-8: cut off, too long a form, a surrogate, too large. */
-static size_t decode(const unsigned char *s, uint32_t *ret)
+size_t utf8_decode(uint32_t *ret, const char *text, size_t left)
 {
 	static const uint32_t lowest[] = { 0, 0, 0x80, 0x800, 0x10000 };
+	const unsigned char *s = (const unsigned char *)text;
 	size_t n = *s < 0x80	     ? 1
 		   : *s >> 5 == 0x6  ? 2
 		   : *s >> 4 == 0xe  ? 3
@@ -15,12 +13,14 @@ static size_t decode(const unsigned char *s, uint32_t *ret)
 				     : 0;
 	uint32_t c = n == 1 ? *s : *s & (0x7fu >> n);
 
+	if (n == 0 || n > left)
+		return 0;
 	for (size_t i = 1; i < n; i++) {
 		if (s[i] >> 6 != 0x2)
 			return 0;
 		c = c << 6 | (s[i] & 0x3f);
 	}
-	if (n == 0 || c < lowest[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
+	if (c < lowest[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
 		return 0;
 	*ret = c;
 	return n;
@@ -50,7 +50,7 @@ static bool is_safe(uint32_t c)
 size_t plain_step(const char *text, bool *ret_safe)
 {
 	uint32_t c;
-	size_t n = decode((const unsigned char *)text, &c);
+	size_t n = utf8_decode(&c, text, SIZE_MAX);
 
 	*ret_safe = n && is_safe(c);
 	return n ? n : 1;

@@ -4,6 +4,11 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
+
+/** Decodes the first character of the @left bytes at @text, which are not 0; a NUL ends them too. Returns how many of them it has; 0:
+ * it is not UTF-8 (cut off, too long a form, a surrogate, too large). */
+size_t utf8_decode(uint32_t *ret, const char *text, size_t left);
 
 /**
  * Bytes of the character at the beginning of @text, which is not empty: 1 to 4. @ret_safe says whether a terminal only

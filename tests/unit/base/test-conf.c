@@ -26,12 +26,12 @@ static void test_all_keys(void)
 	CHECK(apply(&c,
 		    "# comment\n; another\n\n  [Store]  \r\n Directory = /data/check points "
 		    "\r\nCompress=zstd\n"
-		    "[Container]\nForce=yes\n"
+		    "[Container]\nForce=yes\nMemory=criu\n"
 		    "[Operation]\nLockTimeout=500ms\nTimeout=2h\nTcpClose=yes\n"
 		    "[Broker]\nIdleTimeout=0\n[Run]\nGpu=simulated\n[Criu]\nPath=/opt/a=b/criu",
 		    &err) == 0);
 	CHECK_STR(c.store_dir, "/data/check points");
-	CHECK(c.compress == CONF_COMPRESS_ZSTD);
+	CHECK(c.compress == CONF_COMPRESS_ZSTD && c.container_memory == CONF_MEMORY_CRIU);
 	CHECK(c.lock_timeout_ms == 500 && c.timeout_ms == 7200000 && c.tcp_close &&
 	      c.container_force);
 	CHECK(c.idle_timeout_ms == 0 && c.gpu == CONF_GPU_SIMULATED);
@@ -41,9 +41,9 @@ static void test_all_keys(void)
 	/* What is later wins; an empty value is the default. */
 	CHECK(apply(&c,
 		    "[Store]\nDirectory=\nCompress=\n[Run]\nGpu=\n[Broker]\nIdleTimeout=\n"
-		    "[Operation]\nTcpClose=\nTimeout=7\nTimeout=8",
+		    "[Operation]\nTcpClose=\nTimeout=7\nTimeout=8\n[Container]\nMemory=",
 		    &err) == 0);
-	CHECK(c.compress == CONF_COMPRESS_AUTO);
+	CHECK(c.compress == CONF_COMPRESS_AUTO && c.container_memory == CONF_MEMORY_AUTO);
 	CHECK(!c.store_dir && c.gpu == CONF_GPU_AUTO && c.idle_timeout_ms == 60000 && !c.tcp_close);
 	CHECK(c.timeout_ms == 8000 && c.lock_timeout_ms == 500);
 }
