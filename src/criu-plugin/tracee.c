@@ -2,23 +2,97 @@
 /* A few steps of a thread that we trace; see tracee.h. */
 #include "criu-plugin/tracee.h"
 
-#include <errno.h>
-
-#if defined(__x86_64__)
-
 #include <elf.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ptrace.h>
+#include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 
-enum { CODE_64 = 0x33, VDSO_BYTES = 8192, AUXV_BYTES_MAX = 4096, CALL_BYTES = 2 };
+enum { VDSO_BYTES = 8192, AUXV_BYTES_MAX = 4096 };
+
+typedef struct user_regs_struct registers;
+
+#if defined(__x86_64__)
+
+/* ASKS_SAVED: what is to be saved may be asked for. */
+enum { CODE_64 = 0x33, CALL_BYTES = 2, STEP_BYTES = 1, ASKS_SAVED = true };
+static const uint8_t call_instruction[CALL_BYTES] = { 0x0f, 0x05 };
+
+static bool are_known(const registers *r)
+{
+	return r->cs == CODE_64;
+}
+
+static uint64_t stack_of(const registers *r)
+{
+	return r->rsp;
+}
+
+static void set_call(registers *r, uint64_t at, uint64_t number, const uint64_t arguments[static 6])
+{
+	r->rip = at;
+	r->rax = number;
+	r->orig_rax = UINT64_MAX; /* it is in no call that could be begun again */
+	r->rdi = arguments[0];
+	r->rsi = arguments[1];
+	r->rdx = arguments[2];
+	r->r10 = arguments[3];
+	r->r8 = arguments[4];
+	r->r9 = arguments[5];
+}
+
+static bool is_in_call(const registers *r, uint64_t number)
+{
+	return r->orig_rax == number;
+}
+
+static int64_t result_of(const registers *r)
+{
+	return (int64_t)r->rax;
+}
+
+#elif defined(__aarch64__)
+
+enum { CALL_BYTES = 4, STEP_BYTES = 4, ASKS_SAVED = false };
+static const uint8_t call_instruction[CALL_BYTES] = { 0x01, 0x00, 0x00, 0xd4 };
+
+static bool are_known(const registers *r)
+{
+	return true;
+}
+
+static uint64_t stack_of(const registers *r)
+{
+	return r->sp;
+}
+
+static void set_call(registers *r, uint64_t at, uint64_t number, const uint64_t arguments[static 6])
+{
+	r->pc = at;
+	r->regs[8] = number;
+	for (int i = 0; i < 6; i++)
+		r->regs[i] = arguments[i];
+}
+
+static bool is_in_call(const registers *r, uint64_t number)
+{
+	return r->regs[8] == number;
+}
+
+static int64_t result_of(const registers *r)
+{
+	return (int64_t)r->regs[0];
+}
+
+#endif
 
 /* ---- running ---- */
 
@@ -70,16 +144,20 @@ static int stand_still(pid_t tid)
 	return r < 0 ? r : is_interruption(status) ? 0 : -EIO;
 }
 
-static int get_registers(pid_t tid, struct user_regs_struct *ret)
+static int get_registers(pid_t tid, registers *ret)
 {
-	if (ptrace(PTRACE_GETREGS, tid, NULL, ret) < 0)
+	struct iovec v = { ret, sizeof(*ret) };
+
+	if (ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, &v) < 0)
 		return -errno;
-	return ret->cs == CODE_64 ? 0 : -ENOTSUP;
+	return v.iov_len == sizeof(*ret) && are_known(ret) ? 0 : -ENOTSUP;
 }
 
-static int set_registers(pid_t tid, const struct user_regs_struct *r)
+static int set_registers(pid_t tid, const registers *r)
 {
-	return ptrace(PTRACE_SETREGS, tid, NULL, r) < 0 ? -errno : 0;
+	struct iovec v = { (void *)r, sizeof(*r) };
+
+	return ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, &v) < 0 ? -errno : 0;
 }
 
 /* Blocks all signals but @but. */
@@ -100,10 +178,12 @@ static int unblock_signals(pid_t tid, uint64_t mask)
 
 /* ---- a step ---- */
 
+#if defined(__x86_64__)
+
 /* It is about to make a call: has it not make it, but be about to begin it. */
 static int go_back(pid_t tid)
 {
-	struct user_regs_struct before, r;
+	registers before, r;
 	int status, got = get_registers(tid, &before);
 
 	r = before;
@@ -142,7 +222,7 @@ int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret)
 {
 	/* Those that a thread brings upon itself: blocked, they would end the process. */
 	static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS };
-	struct user_regs_struct regs;
+	registers regs;
 	uint64_t mask, but = 0;
 	int r = get_registers(tid, &regs);
 
@@ -159,11 +239,25 @@ int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret)
 
 int tracee_is_in_call(pid_t tid)
 {
-	struct user_regs_struct r;
+	registers r;
 	int got = get_registers(tid, &r);
 
 	return got < 0 ? got : (int64_t)r.orig_rax >= 0;
 }
+
+#else
+
+int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret)
+{
+	return -ENOTSUP;
+}
+
+int tracee_is_in_call(pid_t tid)
+{
+	return -ENOTSUP;
+}
+
+#endif
 
 /* ---- a system call ---- */
 
@@ -221,7 +315,6 @@ static uint64_t find_vdso(pid_t tid)
 /* The address of an instruction that makes a system call; 0: none is found. */
 static uint64_t find_instruction(pid_t tid)
 {
-	static const uint8_t code[CALL_BYTES] = { 0x0f, 0x05 };
 	const uint64_t vdso = find_vdso(tid);
 	uint8_t bytes[VDSO_BYTES];
 	char path[32];
@@ -229,51 +322,80 @@ static uint64_t find_instruction(pid_t tid)
 	snprintf(path, sizeof(path), "/proc/%d/mem", tid);
 	auto_close int fd = vdso ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	ssize_t n = fd < 0 ? -1 : pread(fd, bytes, sizeof(bytes), (off_t)vdso);
-	const uint8_t *found = n > 0 ? memmem(bytes, (size_t)n, code, sizeof(code)) : NULL;
-	return found ? vdso + (uint64_t)(found - bytes) : 0;
+	for (size_t i = 0; n > 0 && i + CALL_BYTES <= (size_t)n; i += STEP_BYTES)
+		if (!memcmp(bytes + i, call_instruction, CALL_BYTES))
+			return vdso + i;
+	return 0;
 }
 
 /* The first edge is its beginning, the second its end. */
-static int make_call(pid_t tid, long nr, int64_t *ret)
+static int run_call(pid_t tid, uint64_t number, int64_t *ret)
 {
-	struct user_regs_struct regs;
+	registers regs;
 	int status, r = 0;
 
 	for (int edge = 0; r == 0 && edge < 2; edge++) {
 		r = go_on(tid, &status);
 		if (r == 0)
 			r = get_registers(tid, &regs);
-		if (r == 0 && (!is_at_call(tid, status) || regs.orig_rax != (uint64_t)nr))
+		if (r == 0 && (!is_at_call(tid, status) || !is_in_call(&regs, number)))
 			r = -EIO;
 	}
 	if (r == 0)
-		*ret = (int64_t)regs.rax;
+		*ret = result_of(&regs);
 	return r;
 }
 
-int tracee_call(pid_t tid, long nr, uint64_t first, uint64_t second, int64_t *ret)
+static int copy_words(pid_t tid, uint64_t *ours, uint64_t theirs, size_t n, bool to_them)
 {
-	struct user_regs_struct before, regs;
+	const struct iovec here = { ours, n * sizeof(*ours) },
+			   there = { (void *)theirs, n * sizeof(*ours) };
+	ssize_t done = to_them ? process_vm_writev(tid, &here, 1, &there, 1, 0)
+			       : process_vm_readv(tid, &here, 1, &there, 1, 0);
+
+	return done == (ssize_t)here.iov_len ? 0 : -EFAULT;
+}
+
+/* With all signals blocked; leaves other registers. */
+static int set_and_run(pid_t tid, const registers *before, const struct tracee_call *c,
+		       int64_t *ret)
+{
+	enum { RED_ZONE_BYTES = 128 };
 	const uint64_t instruction = find_instruction(tid);
+	const size_t n = c->n_words < TRACEE_WORDS_MAX ? c->n_words : TRACEE_WORDS_MAX;
+	const uint64_t room = (stack_of(before) - RED_ZONE_BYTES - n * 8) & ~15ull;
+	uint64_t saved[TRACEE_WORDS_MAX], arguments[6];
+	registers regs = *before;
+	int r = instruction ? 0 : -ENOSYS;
+
+	memcpy(arguments, c->arguments, sizeof(arguments));
+	if (n)
+		arguments[c->words_argument % 6] = room;
+	if (r == 0 && n && (r = copy_words(tid, saved, room, n, false)) == 0)
+		r = copy_words(tid, c->words, room, n, true);
+	if (r < 0)
+		return r;
+	set_call(&regs, instruction, c->number, arguments);
+	r = set_registers(tid, &regs);
+	if (r == 0)
+		r = run_call(tid, c->number, ret);
+	if (r == 0 && n)
+		r = copy_words(tid, c->words, room, n, false);
+	int back = n ? copy_words(tid, saved, room, n, true) : 0;
+	return r < 0 ? r : back;
+}
+
+int tracee_make(pid_t tid, const struct tracee_call *c, int64_t *ret)
+{
+	registers before;
 	uint64_t mask;
 	int64_t result = 0;
 	int r = get_registers(tid, &before);
 
-	if (r == 0 && !instruction)
-		r = -ENOSYS;
 	if (r < 0 || (r = block_signals(tid, 0, &mask)) < 0)
 		return r;
 	const struct sequence sequence = get_sequence(tid);
-	regs = before;
-	regs.orig_rax = UINT64_MAX;
-	regs.rip = instruction;
-	regs.rax = (uint64_t)nr;
-	regs.rdi = first;
-	regs.rsi = second;
-	regs.rdx = regs.r10 = regs.r8 = 0;
-	r = set_registers(tid, &regs);
-	if (r == 0)
-		r = make_call(tid, nr, &result);
+	r = set_and_run(tid, &before, c, &result);
 	int back = set_registers(tid, &before);
 	if (back == 0)
 		back = unblock_signals(tid, mask);
@@ -286,53 +408,27 @@ int tracee_call(pid_t tid, long nr, uint64_t first, uint64_t second, int64_t *re
 	return r < 0 ? r : back;
 }
 
+int tracee_call(pid_t tid, long nr, uint64_t first, uint64_t second, int64_t *ret)
+{
+	const struct tracee_call c = { .number = (uint64_t)nr, .arguments = { first, second } };
+
+	return ASKS_SAVED ? tracee_make(tid, &c, ret) : -ENOTSUP;
+}
+
 int tracee_ask(pid_t tid, long nr, uint64_t first, uint64_t *ret)
 {
-	enum { BELOW_STACK = 256 }; /* what a function may use there is 128 bytes */
-	struct user_regs_struct regs;
-	uint64_t before = 0, word = 0;
+	uint64_t word = 0;
+	const struct tracee_call c = { .number = (uint64_t)nr,
+				       .arguments = { first },
+				       .words = &word,
+				       .n_words = 1,
+				       .words_argument = 1 };
 	int64_t result = 0;
-	int r = get_registers(tid, &regs);
+	int r = ASKS_SAVED ? tracee_make(tid, &c, &result) : -ENOTSUP;
 
-	if (r < 0)
-		return r;
-	const uint64_t room = (regs.rsp - BELOW_STACK) & ~(uint64_t)(sizeof(word) - 1);
-	if ((r = peek(tid, room, &before)) < 0)
-		return r;
-	r = tracee_call(tid, nr, first, room, &result);
-	if (r == 0)
-		r = result < 0 ? (int)result : peek(tid, room, &word);
-	if (ptrace(PTRACE_POKEDATA, tid, (void *)room, (void *)before) < 0 && r == 0)
-		r = -errno;
+	if (r == 0 && result < 0)
+		r = (int)result;
 	if (r == 0)
 		*ret = word;
 	return r;
 }
-
-#else
-
-int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret)
-{
-	(void)tid, (void)us, (void)ret;
-	return -ENOTSUP;
-}
-
-int tracee_is_in_call(pid_t tid)
-{
-	(void)tid;
-	return -ENOTSUP;
-}
-
-int tracee_call(pid_t tid, long nr, uint64_t first, uint64_t second, int64_t *ret)
-{
-	(void)tid, (void)nr, (void)first, (void)second, (void)ret;
-	return -ENOTSUP;
-}
-
-int tracee_ask(pid_t tid, long nr, uint64_t first, uint64_t *ret)
-{
-	(void)tid, (void)nr, (void)first, (void)ret;
-	return -ENOTSUP;
-}
-
-#endif

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 /*
  * A thread that we trace (PTRACE_SEIZE) and that stands still: a few of its own instructions, or a system call, and it stands still
- * as before. It meets no signal meanwhile. x86-64 only; elsewhere all of it is -ENOTSUP.
+ * as before. It meets no signal meanwhile. x86-64 only but for tracee_make();
+ * elsewhere all of it is -ENOTSUP.
  */
 #pragma once
 
@@ -23,10 +24,24 @@ int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret);
 /** Whether it was interrupted in a system call. 1, 0, -errno. */
 int tracee_is_in_call(pid_t tid);
 
-/** Has it make a system call with two arguments, all others being 0, by an instruction of the kernel's own code in its memory (vdso(7)). @ret is what the
- * call returned. 0, -errno: it was not made. */
+enum { TRACEE_WORDS_MAX = 16 };
+
+/** A system call. */
+struct tracee_call {
+	uint64_t number, arguments[6];
+	/* Below its stack, where all is as before afterwards, the thread has @n_words for the call, which are read back into @words;
+	 * their address is the argument @words_argument. No other thread of the process may run then. */
+	uint64_t *words; /* borrowed */
+	size_t n_words;	 /* at most TRACEE_WORDS_MAX; 0: none */
+	unsigned words_argument;
+};
+
+/** Has it make a system call by an instruction of the kernel's own code in its memory (vdso(7)). @ret is what the call returned. 0,
+ * -errno: it was not made. Also on arm64. */
+int tracee_make(pid_t tid, const struct tracee_call *call, int64_t *ret);
+
+/** The same of a call with two arguments, all others being 0, and not on arm64. */
 int tracee_call(pid_t tid, long nr, uint64_t first, uint64_t second, int64_t *ret);
 
-/** The same of a call that fills in a word whose address is the second argument: below its stack, where all is as before
- * afterwards; no other thread of the process may run. 0; -errno, also of the call. */
+/** The same of a call that fills in a word whose address is the second argument. 0; -errno, also of the call. */
 int tracee_ask(pid_t tid, long nr, uint64_t first, uint64_t *ret);
