@@ -19,7 +19,6 @@
 #include <linux/capability.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -67,24 +66,8 @@ static int spawn_protected(pid_t *ret, const char *path, int out_fd)
 	char *argv[] = { (char[]){ "criu" }, (char[]){ "--version" },
 			 (char[]){ CRIU_WITHOUT_CONFIG }, NULL };
 	char *envp[] = { (char[]){ "PATH=/usr/sbin:/usr/bin:/sbin:/bin" }, NULL };
-	posix_spawn_file_actions_t actions;
 
-	if (posix_spawn_file_actions_init(&actions))
-		return -ENOMEM;
-	int r = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
-	if (!r)
-		r = posix_spawn_file_actions_adddup2(&actions, out_fd, 1);
-	if (!r)
-		r = posix_spawn_file_actions_adddup2(&actions, out_fd, 2);
-	if (!r) {
-		reap_lock();
-		r = posix_spawn(ret, path, &actions, NULL, argv, envp);
-		if (!r)
-			reap_protect(*ret);
-		reap_unlock();
-	}
-	posix_spawn_file_actions_destroy(&actions);
-	return -r;
+	return reap_spawn(ret, path, argv, envp, out_fd, out_fd);
 }
 
 /* Takes some of the output; closes *@fd at its end, or when no more of it fits. Returns whether there was any. */

@@ -92,25 +92,35 @@ static bool is_over(const struct datapath_agent *a)
 			      deadline_in_ms(a->result == -EPIPE ? END_TIMEOUT_MS : 0)) == 0;
 }
 
-/* Members that end are dropped: they need nothing back. */
-static void drop_ended_agents(struct datapath *d)
+void agents_keep(struct datapath *d, bool (*fn)(void *arg, const struct datapath_agent *a),
+		 void *arg)
 {
 	size_t left = 0;
 
 	for (size_t i = 0; i < d->n_agents; i++) {
 		struct datapath_agent *a = &d->agents[i];
 
-		if (!is_over(a)) {
+		if (fn(arg, a)) {
 			d->agents[left++] = *a;
 			continue;
 		}
-		log_info("process ends, and the job goes on without it: job=%s pid=%d",
-			 d->target->id, a->agent.id.pid);
 		agent_close(&a->agent);
 		datapath_agent_fini(a);
 		datapath_agent_unshare(a);
 	}
 	d->n_agents = left;
+}
+
+/* Members that end are dropped: they need nothing back. */
+static bool goes_on(void *arg, const struct datapath_agent *a)
+{
+	const struct datapath *d = arg;
+
+	if (!is_over(a))
+		return true;
+	log_info("process ends, and the job goes on without it: job=%s pid=%d", d->target->id,
+		 a->agent.id.pid);
+	return false;
 }
 
 int agents_ask_all(struct datapath *d, agents_fn fn, struct brumate_error *err)
@@ -127,7 +137,7 @@ int agents_settle(struct datapath *d, struct brumate_error *err)
 {
 	int r = 0;
 
-	drop_ended_agents(d);
+	agents_keep(d, goes_on, d);
 	for (size_t i = 0; r == 0 && i < d->n_agents; i++) {
 		r = d->agents[i].result < 0 ? d->agents[i].result : 0;
 		if (r < 0 && err)

@@ -180,6 +180,10 @@ int agents_ask(struct datapath *d, agents_fn fn, struct brumate_error *err);
 int agents_ask_all(struct datapath *d, agents_fn fn, struct brumate_error *err);
 int agents_settle(struct datapath *d, struct brumate_error *err);
 
+/** Closes and forgets the agents for which @fn does not return true. */
+void agents_keep(struct datapath *d, bool (*fn)(void *arg, const struct datapath_agent *a),
+		 void *arg);
+
 /** Connects to the agent if there is no connection yet. */
 int agents_reach(struct datapath *d, struct datapath_agent *a, struct brumate_error *err);
 /** Lists the pieces of a connected agent. On failure the previous list stays. */

@@ -41,35 +41,18 @@ enum {
 
 /* ---- finding ---- */
 
-static void leave_to_driver(const struct datapath_agent *a, struct progress *notes)
+/* An agent whose last request failed is forgotten: the driver saves its process. */
+static bool has_answered(void *arg, const struct datapath_agent *a)
 {
-	if (a->result == -ENOENT)
+	struct progress *notes = arg;
+
+	if (a->result == -ENOENT && !a->is_new)
 		progress_note(notes,
 			      "process %d has no agent: the driver alone moves its device memory",
 			      a->agent.id.pid);
-	else
+	else if (a->result && !a->is_new)
 		progress_note(notes, "%s: the driver alone moves its device memory", a->error.text);
-}
-
-/* Forgets agents whose last request failed: the driver saves their processes. */
-static void drop_failed_agents(struct datapath *d, struct progress *notes)
-{
-	size_t left = 0;
-
-	for (size_t i = 0; i < d->n_agents; i++) {
-		struct datapath_agent *a = &d->agents[i];
-
-		if (a->result == 0) {
-			d->agents[left++] = *a;
-			continue;
-		}
-		if (!a->is_new)
-			leave_to_driver(a, notes);
-		agent_close(&a->agent);
-		datapath_agent_fini(a);
-		datapath_agent_unshare(a);
-	}
-	d->n_agents = left;
+	return a->result == 0;
 }
 
 static bool has_agent(const struct datapath *d, struct proc_id id)
@@ -180,7 +163,7 @@ int park_find(struct datapath *d, const struct proc_tree *tree, const struct pro
 		return r;
 	}
 	find_gone(d, ids, n);
-	drop_failed_agents(d, notes);
+	agents_keep(d, has_answered, notes);
 	park_detach(d);
 	return 0;
 }
@@ -630,7 +613,7 @@ int park_gate(struct datapath *d, struct brumate_error *err)
 		if (d->n_agents > 1 && a->agent.sharing & AGENT_SHARES && !d->force)
 			return refuse_shared(a, err);
 	}
-	drop_failed_agents(d, d->progress);
+	agents_keep(d, has_answered, d->progress);
 	d->has_changed |= d->n_agents < n;
 	r = share_check(d, err);
 	return r < 0 ? r : d->n_agents ? 0 : 1;

@@ -311,24 +311,30 @@ static int recover_restore(struct op *op, struct brumate_error *err)
 	return target_set_state(target, state, err);
 }
 
-static int recover_suspend(struct op *op, struct brumate_error *err)
+/* @r: of settle_gpus(): what it could not bring back is suspended. */
+static int end_recovered(struct op *op, int r, const char *what, struct brumate_error *err)
 {
 	struct target *target = op->target;
+
+	say(op, what, "");
+	target->parked = target->parked && r < 0;
+	int saved = target_set_state(target, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
+	return r < 0 ? r : saved;
+}
+
+static int recover_suspend(struct op *op, struct brumate_error *err)
+{
 	int r = settle_gpus(op, false, err);
 
 	if (may_pass(op, r))
 		return r;
 	if (r == -ENODATA)
 		return lose(op, err);
-	say(op, "suspend: brumate was interrupted; the job keeps running", "");
-	target->parked = target->parked && r < 0;
-	int saved = target_set_state(target, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
-	return r < 0 ? r : saved;
+	return end_recovered(op, r, "suspend: brumate was interrupted; the job keeps running", err);
 }
 
 static int recover_resume(struct op *op, struct brumate_error *err)
 {
-	struct target *target = op->target;
 	int r = settle_gpus(op, false, err); /* forward: running is what was asked for */
 	bool refused = op->gpus.driver_refused;
 
@@ -336,10 +342,7 @@ static int recover_resume(struct op *op, struct brumate_error *err)
 		return lose(op, err);
 	if (r < 0 && settle_gpus(op, true, NULL) < 0 && !refused)
 		return r;
-	say(op, "resume: brumate was interrupted", "");
-	target->parked = target->parked && r < 0;
-	int saved = target_set_state(target, r < 0 ? JOB_SUSPENDED : JOB_RUNNING, err);
-	return r < 0 ? r : saved;
+	return end_recovered(op, r, "resume: brumate was interrupted", err);
 }
 
 /* Its shim died when the command was recorded, and not yet that it runs. One by its pid is yet to be taken in. */

@@ -468,21 +468,11 @@ static int verify_memory(struct rehearsing *h, struct brumate_error *err)
 
 /* ---- while all of it stands still ---- */
 
-static uint64_t host_bytes(const struct manifest *m)
-{
-	uint64_t sum = 0;
-
-	for (size_t i = 0; i < m->memory.n_regions; i++)
-		if (m->memory.regions[i].kind == MANIFEST_REGION_HOST)
-			sum += m->memory.regions[i].len_bytes;
-	return sum;
-}
-
 static int fill_memory(struct rehearsing *h, struct brumate_error *err)
 {
 	struct op *op = h->op;
 	const struct criu_user *user = op->images.user.uid ? &op->images.user : NULL;
-	uint64_t bytes = host_bytes(&op->restore.image.manifest);
+	uint64_t bytes = manifest_region_bytes(&op->restore.image.manifest, MANIFEST_REGION_HOST);
 
 	if (!bytes)
 		return 0;

@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,27 +24,6 @@ enum { KEY_TIMEOUT_MS = 30000, KEY_TEXT_BYTES = 2 * SEAL_KEY_BYTES + 2 };
 #define IMAGES_EXTRA_BYTES (256ull << 20)
 
 /* ---- the program that gives a key ([Store] EncryptionKeyCommand=) ---- */
-
-static int spawn_key_program(pid_t *ret, const char *path, int out_fd)
-{
-	char *argv[] = { (char *)path, NULL };
-	posix_spawn_file_actions_t actions;
-
-	if (posix_spawn_file_actions_init(&actions))
-		return -ENOMEM;
-	int r = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-	if (!r)
-		r = posix_spawn_file_actions_adddup2(&actions, out_fd, 1);
-	if (!r) {
-		reap_lock();
-		r = posix_spawn(ret, path, &actions, NULL, argv, environ);
-		if (!r)
-			reap_protect(*ret);
-		reap_unlock();
-	}
-	posix_spawn_file_actions_destroy(&actions);
-	return -r;
-}
 
 /* Reads until the end, or more than a key is long. Returns the bytes or -errno. */
 static ssize_t read_key(int fd, uint8_t *text)
@@ -93,7 +71,7 @@ static int ask_key_program(struct store_key *ret, const char *path, struct bruma
 	if (pipe2(p, O_CLOEXEC) < 0)
 		return brumate_fail(err, errno, "key program %s: %m", path);
 	auto_close int in = p[0];
-	int r = spawn_key_program(&pid, path, p[1]);
+	int r = reap_spawn(&pid, path, (char *[]){ (char *)path, NULL }, environ, p[1], -1);
 	close(p[1]);
 	if (r < 0)
 		return brumate_fail(err, ENOKEY, "key program %s: %s", path, strerror(-r));
@@ -220,16 +198,6 @@ int secret_believe(struct op *op, struct brumate_error *err)
 	return r == 0 ? authentic_check_image(image, a, err) : r;
 }
 
-static uint64_t images_bytes(const struct manifest *m)
-{
-	uint64_t sum = 0;
-
-	for (size_t i = 0; i < m->n_files; i++)
-		if (!strncmp(m->files[i].path, "criu/", 5))
-			sum += m->files[i].len_bytes;
-	return sum;
-}
-
 int secret_images_from(struct op *op, struct brumate_error *err)
 {
 	const struct manifest *m = &op->restore.image.manifest;
@@ -240,7 +208,8 @@ int secret_images_from(struct op *op, struct brumate_error *err)
 		return brumate_fail(err, errno, "%s: %m", op->restore.image.path);
 	if (!*m->key_id)
 		return take_fd(&sealed);
-	auto_close int plain = memory_dir_open(images_bytes(m) + IMAGES_EXTRA_BYTES, err);
+	auto_close int plain =
+		memory_dir_open(manifest_files_bytes(m, "criu/") + IMAGES_EXTRA_BYTES, err);
 	if (plain < 0)
 		return plain;
 	int r = sealed_open_dir(plain, sealed, &op->images.authority.key, m->id, err);

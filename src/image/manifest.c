@@ -203,12 +203,30 @@ uint64_t manifest_sequence(const struct manifest *m)
 	return clock_parse_stamp(&ms, m->created) == 0 ? ms : 0;
 }
 
-uint64_t manifest_bytes(const struct manifest *m)
+uint64_t manifest_files_bytes(const struct manifest *m, const char *prefix)
 {
 	uint64_t sum = 0;
 
 	for (size_t i = 0; i < m->n_files; i++)
-		sum += m->files[i].len_bytes;
+		if (!strncmp(m->files[i].path, prefix, strlen(prefix)))
+			sum += m->files[i].len_bytes;
+	return sum;
+}
+
+uint64_t manifest_region_bytes(const struct manifest *m, enum manifest_region_kind kind)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < m->memory.n_regions; i++)
+		if (m->memory.regions[i].kind == kind)
+			sum += m->memory.regions[i].len_bytes;
+	return sum;
+}
+
+uint64_t manifest_bytes(const struct manifest *m)
+{
+	uint64_t sum = manifest_files_bytes(m, "");
+
 	for (size_t i = 0; i < m->memory.n_packs; i++)
 		sum += m->memory.packs[i].len_bytes;
 	return sum;

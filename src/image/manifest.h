@@ -229,6 +229,12 @@ uint64_t manifest_sequence(const struct manifest *m);
 /** Sum of the sizes of all files and packs. */
 uint64_t manifest_bytes(const struct manifest *m);
 
+/** Sum of the sizes of the files whose path begins with @prefix. */
+uint64_t manifest_files_bytes(const struct manifest *m, const char *prefix);
+
+/** Sum of the lengths of the regions of @kind. */
+uint64_t manifest_region_bytes(const struct manifest *m, enum manifest_region_kind kind);
+
 /** The size of the job's files and memory before compression and sharing: all files but the chunk table, and all
  * regions. */
 uint64_t manifest_whole_bytes(const struct manifest *m);

@@ -7,7 +7,9 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <spawn.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -43,6 +45,30 @@ void reap_protect(pid_t pid)
 		slot = find_slot(0);
 	assert(slot); /* a handful of threads wait for a child each */
 	*slot = pid;
+}
+
+int reap_spawn(pid_t *ret, const char *program, char *const argv[], char *const env[], int out_fd,
+	       int err_fd)
+{
+	posix_spawn_file_actions_t actions;
+	int r = posix_spawn_file_actions_init(&actions);
+
+	if (r)
+		return -r;
+	r = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+	if (!r)
+		r = posix_spawn_file_actions_adddup2(&actions, out_fd, 1);
+	if (!r && err_fd >= 0)
+		r = posix_spawn_file_actions_adddup2(&actions, err_fd, 2);
+	if (!r) {
+		reap_lock();
+		r = posix_spawnp(ret, program, &actions, NULL, argv, env);
+		if (!r)
+			reap_protect(*ret);
+		reap_unlock();
+	}
+	posix_spawn_file_actions_destroy(&actions);
+	return -r;
 }
 
 bool reap_is_protected(pid_t pid)

@@ -17,6 +17,11 @@ void reap_unlock(void);
 /** fork(2) of a child to be waited for by reap_wait(): its pid, -errno; 0 in the child, which calls nothing of this. */
 pid_t reap_fork(void);
 
+/** posix_spawnp(3) of such a child: nothing is its input, @out_fd its output, and @err_fd, unless it is -1, where its messages go
+ * (borrowed). 0, -errno. */
+int reap_spawn(pid_t *ret, const char *program, char *const argv[], char *const env[], int out_fd,
+	       int err_fd);
+
 /** From here on reap_orphans() leaves @pid alone. Call between fork and reap_unlock(). */
 void reap_protect(pid_t pid);
 

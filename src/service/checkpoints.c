@@ -253,28 +253,8 @@ static int inspect_job(const struct service_call *call, const struct job *j, con
 			      own_checkpoints(j, dir), "foreseen", foreseen_of(call, j, dir));
 }
 
-static uint64_t region_bytes(const struct manifest *m, enum manifest_region_kind kind)
-{
-	uint64_t sum = 0;
-
-	for (size_t i = 0; i < m->memory.n_regions; i++)
-		if (m->memory.regions[i].kind == kind)
-			sum += m->memory.regions[i].len_bytes;
-	return sum;
-}
-
-/* Bytes of pages that CRIU saved: of processes without chunks, and what the driver saved into processes. */
-static uint64_t criu_bytes(const struct manifest *m)
-{
-	uint64_t sum = 0;
-
-	for (size_t i = 0; i < m->n_files; i++)
-		if (!strncmp(m->files[i].path, "criu/pages-", strlen("criu/pages-")))
-			sum += m->files[i].len_bytes;
-	return sum;
-}
-
-/* The memory in a checkpoint by kind, and its size on disk. */
+/* The memory in a checkpoint by kind, and its size on disk. CRIU has pages of processes without chunks, and what the driver saved
+ * into processes. */
 static json_t *describe_memory(const struct store_image *i)
 {
 	auto_(usage_seen_fini) struct usage_seen seen = USAGE_SEEN_EMPTY;
@@ -283,12 +263,13 @@ static json_t *describe_memory(const struct store_image *i)
 
 	if (usage_of(&usage, i, &seen) < 0)
 		return NULL;
-	return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "gpu_buffers_bytes",
-			 (json_int_t)region_bytes(m, MANIFEST_REGION_DEVICE), "cpu_chunks_bytes",
-			 (json_int_t)region_bytes(m, MANIFEST_REGION_HOST), "criu_pages_bytes",
-			 (json_int_t)criu_bytes(m), "zero_bytes", (json_int_t)m->memory.zero_bytes,
-			 "disk_bytes", (json_int_t)usage.disk_bytes, "shared_bytes",
-			 (json_int_t)usage.shared_bytes);
+	return json_pack(
+		"{s:I,s:I,s:I,s:I,s:I,s:I}", "gpu_buffers_bytes",
+		(json_int_t)manifest_region_bytes(m, MANIFEST_REGION_DEVICE), "cpu_chunks_bytes",
+		(json_int_t)manifest_region_bytes(m, MANIFEST_REGION_HOST), "criu_pages_bytes",
+		(json_int_t)manifest_files_bytes(m, "criu/pages-"), "zero_bytes",
+		(json_int_t)m->memory.zero_bytes, "disk_bytes", (json_int_t)usage.disk_bytes,
+		"shared_bytes", (json_int_t)usage.shared_bytes);
 }
 
 static int inspect_restore(struct store_image *image, json_t *parameters, json_t **ret,

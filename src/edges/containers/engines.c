@@ -6,7 +6,6 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <limits.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -169,27 +168,12 @@ static void free_environment(char **env)
 static int spawn(pid_t *ret, const struct words *words, char **env, const char *out,
 		 const char *log)
 {
-	posix_spawn_file_actions_t actions;
-	int r = posix_spawn_file_actions_init(&actions);
+	auto_close int out_fd = open(out ? out : "/dev/null", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	auto_close int log_fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 
-	if (r)
-		return -r;
-	r = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-	if (!r)
-		r = posix_spawn_file_actions_addopen(&actions, 1, out ? out : "/dev/null",
-						     O_WRONLY | O_CREAT, 0600);
-	if (!r)
-		r = posix_spawn_file_actions_addopen(&actions, 2, log,
-						     O_WRONLY | O_CREAT | O_APPEND, 0600);
-	if (!r) {
-		reap_lock();
-		r = posix_spawnp(ret, words->list[0], &actions, NULL, (char **)words->list, env);
-		if (!r)
-			reap_protect(*ret);
-		reap_unlock();
-	}
-	posix_spawn_file_actions_destroy(&actions);
-	return -r;
+	if (out_fd < 0 || log_fd < 0)
+		return -errno;
+	return reap_spawn(ret, words->list[0], (char **)words->list, env, out_fd, log_fd);
 }
 
 /* Runs the engine until it ends. Returns its exit status, or -errno. Its stdout goes to @out, if that is not NULL,

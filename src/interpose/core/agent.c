@@ -388,7 +388,9 @@ static int export_piece(struct piece *piece, int *ret)
 	return piece->away ? -ENXIO : piece_export(piece, ret);
 }
 
-static void run_export(struct agent_job *job, struct agent_reply *reply)
+/* Calls @call for each piece that was asked for, with a descriptor of it, up to the first failure: then @what failed. */
+static bool each_piece(struct agent_job *job, struct agent_reply *reply,
+		       int (*call)(struct piece *piece, int *fd), const char *what)
 {
 	for (uint32_t i = 0; i < job->request->n; i++) {
 		uint64_t id = job->request->ids[i];
@@ -396,17 +398,24 @@ static void run_export(struct agent_job *job, struct agent_reply *reply)
 		int r = -ENOENT;
 
 		if (piece) {
-			r = call_in_context(piece, export_piece, &job->fds[job->n_fds]);
+			r = call_in_context(piece, call, &job->fds[i]);
 			piece_unpin(piece);
 		}
 		if (r) {
-			fail(reply, piece ? errno_of(r) : -ENOENT, r, "export of piece %llu failed",
-			     (unsigned long long)id);
-			return;
+			fail(reply, piece ? errno_of(r) : -ENOENT, r, "%s of piece %llu failed",
+			     what, (unsigned long long)id);
+			return false;
 		}
-		job->n_fds++;
+		if (job->n_fds == i)
+			job->n_fds++;
 	}
-	reply->n = job->request->n;
+	return true;
+}
+
+static void run_export(struct agent_job *job, struct agent_reply *reply)
+{
+	if (each_piece(job, reply, export_piece, "export"))
+		reply->n = job->request->n;
 }
 
 static int copy_alias(struct piece *piece, int *ret)
@@ -489,22 +498,7 @@ static void run_map(struct agent_job *job, struct agent_reply *reply)
 		return;
 	}
 	devices_refresh();
-	for (uint32_t i = 0; i < job->request->n; i++) {
-		uint64_t id = job->request->ids[i];
-		struct piece *piece = piece_by_id(id);
-		int r = -ENOENT;
-
-		if (piece) {
-			r = call_in_context(piece, bring_piece, &job->fds[i]);
-			piece_unpin(piece);
-		}
-		if (r) {
-			fail(reply, piece ? errno_of(r) : -ENOENT, r, "piece %llu cannot be mapped",
-			     (unsigned long long)id);
-			return;
-		}
-	}
-	if (!count_away())
+	if (each_piece(job, reply, bring_piece, "map") && !count_away())
 		set_stacks_back(reply);
 }
 
