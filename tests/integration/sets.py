@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_STILL_RUNNING, EXIT_USAGE, Log, Skipped, all_go_on, as_user, case, expect, main, read_text, run, wait_until
+from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_STILL_RUNNING, EXIT_USAGE, Log, all_go_on, as_user, case, expect, main, read_text, run, wait_until
 from nodes import Nodes
 
 SWEEP = os.environ.get("BRUMATE_TEST_SWEEP") == "1"
