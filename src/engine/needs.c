@@ -12,15 +12,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/fd.h"
 #include "base/paths.h"
 #include "base/user.h"
 #include "engine/externals.h"
 #include "engine/job-files.h"
 #include "base/escape.h"
+#include "process/aside.h"
 #include "wire/wire.h"
 
-enum { PROBLEM_BYTES = 160, LISTED = 3, LIST_BYTES = 900 };
+enum {
+	PROBLEM_BYTES = 160,
+	LISTED = 3,
+	LIST_BYTES = 900,
+	ANSWER_MS = 1000,
+	SILENT_MAX = 3,
+};
 
 /* ---- files ---- */
 
@@ -63,25 +71,76 @@ static bool has_grown(const struct job_file *of_job, const struct stat *st)
 	return of_job && st->st_size >= 0 && (uint64_t)st->st_size >= of_job->size_bytes;
 }
 
-/* Compares what is at @path with what @file says. @of_job: it is one of the job's own. Empty: nothing is wrong. */
-static void find_problem(char ret[static PROBLEM_BYTES], const char *path, json_t *file,
-			 const struct job_file *of_job)
-{
-	const char *kind = text_of(file, "kind"), *mode = text_of(file, "mode");
-	json_t *size = json_object_get(file, "size");
+/* A file that is to be looked at, and what was seen. */
+struct wanted {
+	json_t *file;		       /* borrowed */
+	const struct job_file *of_job; /* it is one of the job's own; NULL: it is not */
+	char *path;		       /* owned */
+	bool is_link;
+};
+
+struct seen {
+	int error; /* of stat(2) */
 	struct stat st;
+};
+
+/* The child writes to @seen and @at, which it shares with us. */
+struct looking {
+	const struct wanted *wanted;
+	size_t n, *at;
+	struct seen *seen;
+};
+
+static int look_at_all(void *arg)
+{
+	const struct looking *l = arg;
+
+	for (; *l->at < l->n; ++*l->at) {
+		const struct wanted *w = &l->wanted[*l->at];
+		struct seen *s = &l->seen[*l->at];
+
+		s->error = (w->is_link ? lstat : stat)(w->path, &s->st) < 0 ? errno : 0;
+	}
+	return 0;
+}
+
+/* A file system that does not answer holds the child, not us; the next one goes on behind that file. A few such are waited for. */
+static int look(const struct looking *l, struct brumate_error *err)
+{
+	int r = 0;
+
+	for (int tries = 0; *l->at < l->n; tries++) {
+		if (tries < SILENT_MAX)
+			r = aside_run(look_at_all, (void *)l, -1, ANSWER_MS);
+		if (r < 0 && r != -ETIMEDOUT)
+			return brumate_fail(err, -r, "files of the job: %m");
+		if (*l->at < l->n)
+			l->seen[(*l->at)++].error = ETIMEDOUT;
+	}
+	return 0;
+}
+
+/* Compares what was seen with what @w->file says. Empty: nothing is wrong. */
+static void find_problem(char ret[static PROBLEM_BYTES], const struct wanted *w,
+			 const struct seen *s)
+{
+	const char *kind = text_of(w->file, "kind"), *mode = text_of(w->file, "mode");
+	json_t *size = json_object_get(w->file, "size");
+	const struct stat *st = &s->st;
 
 	*ret = '\0';
-	if ((strcmp(kind, "link") ? stat(path, &st) : lstat(path, &st)) < 0)
+	if (s->error)
 		snprintf(ret, PROBLEM_BYTES, "%s",
-			 errno == ENOENT || errno == ENOTDIR ? "is not there" : strerror(errno));
-	else if (*mode && strcmp(kind, kind_of(st.st_mode)))
-		snprintf(ret, PROBLEM_BYTES, "is a %s, was a %s", kind_of(st.st_mode), kind);
-	else if (size && st.st_size != json_integer_value(size) && !has_grown(of_job, &st))
-		snprintf(ret, PROBLEM_BYTES, "is %lld bytes long, was %lld", (long long)st.st_size,
+			 s->error == ENOENT || s->error == ENOTDIR ? "is not there"
+			 : s->error == ETIMEDOUT ? "is on a file system that does not answer"
+						 : strerror(s->error));
+	else if (*mode && strcmp(kind, kind_of(st->st_mode)))
+		snprintf(ret, PROBLEM_BYTES, "is a %s, was a %s", kind_of(st->st_mode), kind);
+	else if (size && st->st_size != json_integer_value(size) && !has_grown(w->of_job, st))
+		snprintf(ret, PROBLEM_BYTES, "is %lld bytes long, was %lld", (long long)st->st_size,
 			 (long long)json_integer_value(size));
-	else if (*mode && (st.st_mode & 07777) != strtoul(mode, NULL, 8))
-		snprintf(ret, PROBLEM_BYTES, "has mode %04o, had %s", st.st_mode & 07777, mode);
+	else if (*mode && (st->st_mode & 07777) != strtoul(mode, NULL, 8))
+		snprintf(ret, PROBLEM_BYTES, "has mode %04o, had %s", st->st_mode & 07777, mode);
 }
 
 static int add_need(json_t *needs, const char *escaped, const char *kind, json_t *file,
@@ -94,26 +153,35 @@ static int add_need(json_t *needs, const char *escaped, const char *kind, json_t
 	return json_array_append_new(needs, o) < 0 ? brumate_fail(err, ENOMEM, "%m") : 0;
 }
 
-/* One that was opened to be written at its end has no size, and says less. */
-static bool is_listed(json_t *needs, const char *escaped, json_t *file)
-{
-	json_t *need;
-	size_t i;
+struct list {
+	struct wanted *items; /* owned */
+	size_t n;
+};
 
-	json_array_foreach (needs, i, need)
-		if (!strcmp(text_of(need, "path"), escaped) &&
-		    (!json_object_get(file, "size") || json_object_get(need, "size")))
+static void list_fini(struct list *l)
+{
+	for (size_t i = 0; i < l->n; i++)
+		free(l->items[i].path);
+	free(l->items);
+}
+DEFINE_AUTO_FINI(struct list, list_fini)
+
+/* One that was opened to be written at its end has no size, and says less. */
+static bool is_listed(const struct list *l, const char *path, json_t *file)
+{
+	for (size_t i = 0; i < l->n; i++)
+		if (!strcmp(l->items[i].path, path) &&
+		    (!json_object_get(file, "size") || json_object_get(l->items[i].file, "size")))
 			return true;
 	return false;
 }
 
-static int consider(json_t *needs, const struct manifest *m, const struct job_files *files,
+static int consider(struct list *l, const struct manifest *m, const struct job_files *files,
 		    json_t *file, bool is_restore, struct brumate_error *err)
 {
 	const char *escaped = text_of(file, "path"), *kind = text_of(file, "kind");
 	static const char *const kinds[] = { "file", "directory", "fifo", "link" };
 	auto_free char *path = NULL;
-	char problem[PROBLEM_BYTES];
 	size_t k = 0;
 
 	while (k < sizeof(kinds) / sizeof(*kinds) && strcmp(kind, kinds[k]))
@@ -124,15 +192,36 @@ static int consider(json_t *needs, const struct manifest *m, const struct job_fi
 	int r = text_unescape(&path, escaped);
 	if (r < 0)
 		return brumate_fail(err, -r, "path %s: %m", escaped);
-	if (*path != '/' || is_of_kernel(path) || is_given(m, path) ||
-	    is_listed(needs, escaped, file))
+	if (*path != '/' || is_of_kernel(path) || is_given(m, path) || is_listed(l, path, file))
 		return 0;
 	const struct job_file *of_job = find_job_file(files, path);
 	/* A restore brings these back, or refuses them with more to say than their size. */
 	if (of_job && (is_restore || of_job->kind == JOB_FILE_MEMORY || *of_job->copy))
 		return 0;
-	find_problem(problem, path, file, of_job);
-	return add_need(needs, escaped, kind, file, problem, err);
+	if (array_add(l->items, l->n,
+		      (struct wanted){ file, of_job, path, !strcmp(kind, "link") }) < 0)
+		return brumate_fail(err, ENOMEM, "%m");
+	take_ptr(&path);
+	return 0;
+}
+
+static int add_files(json_t *needs, const struct list *l, struct brumate_error *err)
+{
+	const size_t len = sizeof(size_t) + l->n * sizeof(struct seen);
+	size_t *shared = aside_memory(len);
+	const struct looking looking = { l->items, l->n, shared, (struct seen *)(shared + 1) };
+	char problem[PROBLEM_BYTES];
+	int r = shared ? look(&looking, err) : brumate_fail(err, ENOMEM, "%m");
+
+	for (size_t i = 0; i < l->n && r == 0; i++) {
+		json_t *file = l->items[i].file;
+
+		find_problem(problem, &l->items[i], &looking.seen[i]);
+		r = add_need(needs, text_of(file, "path"), text_of(file, "kind"), file, problem,
+			     err);
+	}
+	aside_free(shared, len);
+	return r;
 }
 
 /* ---- agents ---- */
@@ -207,6 +296,7 @@ static int find(json_t **ret, const struct manifest *m, criu_image_read_fn read,
 	auto_(user_files_leave) struct user_files user = USER_FILES_NONE;
 	auto_(job_files_fini) struct job_files files = JOB_FILES_EMPTY;
 	auto_json json_t *all = NULL, *needs = json_array();
+	auto_(list_fini) struct list wanted = { 0 };
 	json_t *file;
 	size_t i;
 	int r = needs ? criu_files_read(&all, read, arg, err) : brumate_fail(err, ENOMEM, "%m");
@@ -220,8 +310,10 @@ static int find(json_t **ret, const struct manifest *m, criu_image_read_fn read,
 	if (r < 0)
 		return r;
 	json_array_foreach (json_object_get(all, "files"), i, file)
-		if ((r = consider(needs, m, &files, file, is_restore, err)) < 0)
+		if ((r = consider(&wanted, m, &files, file, is_restore, err)) < 0)
 			return r;
+	if ((r = add_files(needs, &wanted, err)) < 0)
+		return r;
 	*ret = json_incref(needs);
 	return 0;
 }

@@ -4,6 +4,7 @@
 in a line, in time, and with an exit code of its own; no job and no older checkpoint is lost, and once the disk is well all goes on."""
 
 import errno
+import os
 import re
 import time
 
@@ -142,6 +143,37 @@ def a_store_that_does_not_answer(bed):
         bed.ok("suspend", job)
         bed.ok("resume", job)
         log.goes_on(2)
+
+
+
+READS = """
+exec 3<"$0"
+echo ready now
+n=0
+while :; do n=$((n+1)); echo step $n OK; sleep 0.02; done
+"""
+
+
+@case
+def a_file_of_the_job_that_does_not_answer(bed):
+    """Whether it is as it was cannot be told then: it is said so, in time, and it comes back once the server is there."""
+    with passed_files(bed) as files:
+        data = os.path.join(files.dir, "folder", "data")
+        os.mkdir(os.path.dirname(data))
+        with open(data, "w", encoding="ascii") as file:
+            file.write("data")
+        job, log = bed.started(["sh", "-c", READS, data])
+        saved = bed.operation("checkpoint", job)["checkpoint"]
+        for args in (("restore", saved, "--timeout", "5s"), ("inspect", "--needs", saved)):
+            files.deny("lookup", "silent")
+            start = time.monotonic()
+            result = bed.cli(*args, timeout=60)
+            seconds = time.monotonic() - start
+            expect(files.denials() > 0, f"{args}: answered: this test proves nothing: {result.why()}")
+            expect(seconds < 5 + SPARE_S and "does not answer" in result.out + result.err, f"{args}: {seconds:.1f} s: {result.why()}")
+            files.allow()
+        bed.ok("restore", saved)
+        log.goes_on()
 
 
 if __name__ == "__main__":
