@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -45,6 +46,36 @@ static bool map_table(const char *number)
 	return table != NULL;
 }
 
+/*
+ * ---- the end of CRIU in the middle of a restore ----
+ *
+ * Threads whose tracer has ended run on, and nothing that is restored may run before all of it is restored. So each thread that CRIU
+ * traces for a restore ends with it, until CRIU detaches.
+ */
+
+static long (*real_ptrace)(int request, ...);
+
+static long our_ptrace(int request, pid_t pid, void *addr, void *data)
+{
+	if (request == PTRACE_SETOPTIONS)
+		data = (void *)((uintptr_t)data | PTRACE_O_EXITKILL);
+	return real_ptrace(request, pid, addr, data);
+}
+
+static bool ties_begin(void)
+{
+	if (!real_ptrace)
+		real_ptrace = import_replace("ptrace", (void *)our_ptrace);
+	return real_ptrace;
+}
+
+static void ties_end(void)
+{
+	if (real_ptrace)
+		import_replace("ptrace", (void *)real_ptrace);
+	real_ptrace = NULL;
+}
+
 /* Where any of this fails, CRIU saves all memory by itself. */
 static int init_dump(const char *number)
 {
@@ -67,6 +98,10 @@ static int init_restore(const char *number)
 		check_and_remove_inventory_plugin &&
 		check_and_remove_inventory_plugin(HIDDEN_PLUGIN_NAME, strlen(HIDDEN_PLUGIN_NAME));
 
+	if (!ties_begin())
+		say(CRIU_LOG_WARNING, "this CRIU's calls cannot be seen: where it is killed, what "
+				      "it restored runs for "
+				      "a moment\n");
 	if (!semaphores_begin())
 		say(CRIU_LOG_WARNING,
 		    "this CRIU's calls cannot be seen: it restores no semaphores\n");
@@ -107,6 +142,7 @@ static void end_plugin(int stage, int result)
 {
 	vendor_end(stage, result);
 	hide_end();
+	ties_end();
 	semaphores_end();
 	listeners_end();
 }

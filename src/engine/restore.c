@@ -530,8 +530,11 @@ static int on_event(void *arg, enum criu_event event, struct proc_id root,
 	struct op *op = arg;
 
 	if (event != CRIU_EVENT_RESTORED) {
-		int filled = fill_memory(op, event, err);
+		int filled = event == CRIU_EVENT_RESUMING ? fault_point("restore.about-to-run") : 0;
 
+		if (filled < 0)
+			return brumate_fail(err, -filled, "injected before the job runs: %m");
+		filled = fill_memory(op, event, err);
 		if (filled == 0 && event == CRIU_EVENT_RESUMING) {
 			op_connections_keep(op);
 			filled = op_attributes_give(op, err);

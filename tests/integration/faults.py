@@ -314,6 +314,34 @@ def shim_and_criu_end_in_a_restore(bed):
         subject.running()
 
 
+BUSY = """
+import os
+print("ready to go", flush=True)
+n = 0
+while True:
+    n += 1
+    os.write(1, b"step %d OK\\n" % n)
+"""
+
+
+@case
+def criu_ends_before_it_lets_the_job_run(bed):
+    """What it has restored ends with it, and has done nothing: no line of the log is there twice."""
+    job, log = bed.started([sys.executable, "-u", "-c", BUSY])
+    log.goes_on()
+    bed.operation("checkpoint", job, timeout=60)
+    for _ in range(3):
+        saved = len(log.text())
+        bed.fault("restore.about-to-run", "kill:criu")
+        bed.fails(1, "restore", job)
+        expect(not bed.disarm(), "the point was not passed")
+        bed.expect_state(job, "checkpointed")
+        expect(len(log.text()) == saved, f"the log has {log.text()[saved:saved + 100]!r} more")
+    bed.operation("restore", job)
+    log.goes_on()
+    bed.end(job)
+
+
 @case
 def the_shim_ends_and_criu_does_not(bed):
     """What it was restoring will be taken down in any case: nobody waits for it as long as for a dump."""
