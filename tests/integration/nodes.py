@@ -107,13 +107,13 @@ class Nodes:
             self.need("ip", "link", "set", self.bridge, "up")
             for node in self:
                 node.start()
-            self._write_on()
+            self.write_on()
         except Exception:
             self.__exit__()
             raise
         return self
 
-    def _write_on(self):
+    def write_on(self):
         """`on NODE COMMAND...`: as ssh would."""
         env = " ".join(f"{k}={v}" for k, v in self.own.items())
         with open(self.on, "w", encoding="utf-8") as file:

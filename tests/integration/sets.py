@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Sets: jobs of several nodes (nodes.py) that are saved and restored as one."""
 
+import errno
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_STILL_RUNNING, EXIT_USAGE, Log, all_go_on, as_user, case, expect, main, read_text, run, wait_until
+from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_USAGE, Log, all_go_on, as_user, case, expect, main, read_text, run, wait_until
 from nodes import Nodes
 
 SWEEP = os.environ.get("BRUMATE_TEST_SWEEP") == "1"
@@ -426,6 +427,67 @@ def what_is_left_without_its_set_is_pruned(bed):
         nodes.set_ok("rm", "two")
         expect(not nodes.left(), nodes.left())
         nodes.go_on()
+
+
+@case
+def a_store_that_is_full_on_one_node(bed):
+    with Nodes(bed, 2) as nodes:
+        nodes.start_ring()
+        for options in ([], ["-R"]):
+            for point in ("store.pack-write", "store.sync-file", "store.write-manifest"):
+                nodes.fault(nodes[1], point, f"error:{errno.ENOSPC}")
+                full = nodes.set("checkpoint", *options, "--name", "full", *nodes.members())
+                expect("member node1:" in full.err and os.strerror(errno.ENOSPC) in full.err, full.why())
+                expect_unharmed(nodes, f"{point} {options}", full)
+
+
+@case
+def a_shim_that_stands_still(bed):
+    """All others run on once the time is over, and so does its job, before it goes on itself and after. It may stop a little later, but
+    not before the next meeting."""
+    with Nodes(bed, 2) as nodes:
+        nodes.start_ring()
+        for at in ("ready", "idle"):
+            nodes.fault(nodes[1], f"checkpoint.at-{at}", "stop")
+            late = nodes.set("checkpoint", "--timeout", "2s", "--name", "never", *nodes.members(), timeout=30)
+            stopped = int(read_text(f"{nodes.dir}/node1/fault.stopped"))
+            try:
+                expect(late.code in (EXIT_STILL_RUNNING, EXIT_TIMEOUT) and "member node1:" in late.err, f"{at}: {late.why()}")
+                nodes.go_on()
+            finally:
+                os.kill(stopped, signal.SIGCONT)
+                os.unlink(f"{nodes.dir}/node1/fault.stopped")
+            late.code = EXIT_STILL_RUNNING
+            expect_unharmed(nodes, f"shim stopped {at}", late)
+
+
+@case
+def clocks_minutes_apart(bed):
+    with Nodes(bed, 2) as nodes:
+        nodes.own.update(BRUMATE_TEST_CLOCK=f"{nodes.here}/clock", LD_PRELOAD=os.path.join(bed.build.path, "tests", "programs", "libclock.so"))
+        nodes.write_on()
+        for node, seconds in zip(nodes, (-600, 600)):
+            with open(f"{nodes.dir}/{node.name}/clock", "w", encoding="utf-8") as file:
+                file.write(str(seconds))
+        times = [int(run([nodes.on, node.name, "date", "+%s"]).out) for node in nodes]
+        expect(times[1] - times[0] > 1000, f"this test proves nothing: the clocks say {times}")
+        nodes.start_ring()
+        nodes.set_ok("checkpoint", "--name", "one", *nodes.members())
+        nodes.set_ok("restore", "one")
+        nodes.go_on()
+        nodes.set_ok("checkpoint", "-R", "--name", "two", *nodes.members())
+        for node in nodes:
+            expect(node.ok("prune", "--keep-last", "5").out == "", "it is of a set")
+            expect(node.ok("prune", "--leftovers").out == "0\n", "it is a leftover")
+        nodes.go_on()
+        nodes.forget()
+        for node in nodes:
+            os.unlink(f"{nodes.dir}/{node.name}/log/ring.log")
+        nodes.set_ok("restore", "two")
+        nodes.go_on()
+        nodes.set_ok("rm", "one")
+        nodes.set_ok("rm", "two")
+        expect(not nodes.left(), nodes.left())
 
 
 def phase(summary, name):
