@@ -27,7 +27,7 @@ QUESTIONS = {
     "MPS": "docs/questions.html",
     "remove everything": "docs/questions.html",
     "pods kubernetes": "docs/kubernetes.html",
-    "schedule failed": "docs/questions.html",
+    "schedule failed": "docs/monitoring.html",
     "host memory": "docs/questions.html",
     "grafana": "docs/monitoring.html",
 }
