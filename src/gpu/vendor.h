@@ -45,7 +45,9 @@ struct gpu_vendor {
 	/* What to do where its devices are there and something that it takes to save them is not; NULL: it lacks nothing. */
 	const char *(*lacks)(void);
 	const char *unproven; /* what users are to know of how it was tried; NULL: nothing */
-	const char *api;      /* of its programs: "no … state" */
+	/* The same of GPUs of the model @name; NULL, and the call NULL: nothing. */
+	const char *(*unproven_model)(const char *name);
+	const char *api; /* of its programs: "no … state" */
 
 	/* ---- processes and what they have open or mapped ---- */
 

@@ -415,6 +415,11 @@ static void check_gpu(struct doctor *d, size_t i, const struct dev_gpu *gpu, jso
 	else
 		finding(d, FINDING_OK, "gpu", "", "GPU %zu: %s, %s, %s, %s in use", i, gpu->name,
 			gpu->uuid, SIZE_TEXT(gpu->total_bytes), SIZE_TEXT(gpu->used_bytes));
+	const char *unproven =
+		d->vendor->unproven_model ? d->vendor->unproven_model(gpu->name) : NULL;
+	if (unproven)
+		finding(d, FINDING_WARN, "unproven", "try a restore before you rely on it",
+			"GPU %zu: %s %s", i, gpu->name, unproven);
 }
 
 /* The daemon that keeps the driver loaded listens on a socket. Older methods cannot be detected without asking the

@@ -250,6 +250,15 @@ def doctor_with_kfd(bed, libexec):
 
 
 @case
+@with_env(BRUMATE_SIM_MODEL="Simulated H200,Simulated GH200 480GB")
+def gpus_that_share_memory_with_the_processor(bed):
+    """Nobody of us ran those: doctor says so of these alone."""
+    told = [f for f in bed.cli("doctor", "--format", "json").json()["findings"] if f["key"] == "unproven"]
+    expect(len(told) == 1 and told[0]["level"] == "warn", told)
+    expect(told[0]["text"].startswith("GPU 1: Simulated GH200 480GB shares memory with the processor: not run"), told)
+
+
+@case
 def a_vendor_is_a_folder(bed):
     """A new one touches no file outside of its folder: it is built in, in the table of vendors, and its name stands nowhere else."""
     if not all(shutil.which(program) for program in ("meson", "ninja", "nm")):

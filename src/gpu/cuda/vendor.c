@@ -71,12 +71,26 @@ static const char *const graphics_libraries[] = { "libnvidia-glcore.so", "libnvi
  * (docs/driver-behaviour.md). */
 static const char *const job_environment[] = { "NCCL_CUMEM_ENABLE=0", "NCCL_NVLS_ENABLE=0", NULL };
 
+/* They share memory with the processor coherently. From documents alone, and from what one of their users reports of a GB10 with
+ * driver 580.142: cuCheckpointProcessCheckpoint() is not supported there (NVIDIA/cuda-checkpoint#51). */
+static const char *unproven_model(const char *name)
+{
+	static const char *const models[] = { "GH200", "GB200", "GB300", "GB10" };
+
+	for (size_t i = 0; i < sizeof(models) / sizeof(models[0]); i++)
+		if (strstr(name, models[i]))
+			return "shares memory with the processor: not run on such hardware by us; "
+			       "driver 580 is reported to refuse checkpoints on a GB10";
+	return NULL;
+}
+
 extern const struct gpu_vendor gpu_vendor_cuda;
 const struct gpu_vendor gpu_vendor_cuda = {
 	.id = "cuda",
 	.name = "NVIDIA",
 	.backend = &dev_cuda,
 	.is_here = is_here,
+	.unproven_model = unproven_model,
 	.api = "CUDA",
 	.devices = CUDA_DEVICES,
 	.driver_library = "libcuda.so",
