@@ -89,6 +89,17 @@ static void add_idle(struct table *t, json_t *idle_ms)
 	add_fact(t, "GPU used ", s > 1 ? text : "now");
 }
 
+static void add_turns(struct table *t, json_int_t turns)
+{
+	char text[128];
+
+	snprintf(text, sizeof(text),
+		 "it and another job have thrown each other out %lld times (brumate events)",
+		 (long long)turns);
+	if (turns)
+		add_fact(t, "turns ", text);
+}
+
 static void print_facts(json_t *job)
 {
 	static const struct column columns[] = { { "", false, 0 }, { "", false, 0 } };
@@ -99,6 +110,7 @@ static void print_facts(json_t *job)
 	add_fact(&t, "job ", text);
 	add_state(&t, job);
 	add_idle(&t, json_object_get(job, "idle_ms"));
+	add_turns(&t, json_integer_value(json_object_get(job, "turns")));
 	add_fact(&t, "last failure ", text_of(job, "message"));
 	add_command(&t, json_object_get(job, "argv"));
 	add_labels(&t, json_object_get(job, "labels"));

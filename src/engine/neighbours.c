@@ -78,19 +78,35 @@ static void look_at_last_operation(struct neighbour *ret, const struct job *j)
 
 enum { TURNS_MS = 120000, TURNS_BYTES_MAX = 64, DOUBLED_MOST = 4, TURNS_TOLD = 3 };
 
-/* How often @j and the job @id have thrown each other out in turn, up to now. */
-static unsigned turns_of(const struct job *j, const char *id)
+/* Which job has left for @j last, and for the how many-th time; 0: none, or it is long ago. */
+static unsigned read_turns(char ret_with[static JOB_ID_BYTES], const struct job *j)
 {
 	auto_free char *path = path_format("%s/" TURNS_FILE, j->dir), *text = NULL;
-	char with[JOB_ID_BYTES];
 	unsigned n = 0;
 	struct stat st;
 
 	if (!path || stat(path, &st) < 0 || since_ms(&st.st_mtim) > TURNS_MS ||
 	    file_read(AT_FDCWD, path, TURNS_BYTES_MAX, &text, NULL) < 0 ||
-	    sscanf(text, "%15s %u", with, &n) != 2 || strcmp(with, id) != 0)
+	    sscanf(text, "%15s %u", ret_with, &n) != 2)
 		return 0;
 	return n < UINT_MAX ? n : n - 1;
+}
+
+/* How often @j and the job @id have thrown each other out in turn, up to now. */
+static unsigned turns_of(const struct job *j, const char *id)
+{
+	char with[JOB_ID_BYTES];
+	const unsigned n = read_turns(with, j);
+
+	return n && !strcmp(with, id) ? n : 0;
+}
+
+unsigned neighbour_turns(const struct job *j)
+{
+	char with[JOB_ID_BYTES];
+	const unsigned n = read_turns(with, j);
+
+	return n >= TURNS_TOLD ? n : 0;
 }
 
 /* It may be lost: then they take turns sooner again. */

@@ -30,6 +30,9 @@ struct neighbour {
 /** Since when a running job has not used its GPU, as its agents tell, to within a second; UINT64_MAX: not known. */
 uint64_t neighbour_idle_ms(const struct job *j);
 
+/** How often it and another job have thrown each other out in turn, in the last minutes; 0: not often enough to speak of. */
+unsigned neighbour_turns(const struct job *j);
+
 /** For how long it counts as idle, the less the more its eviction costs. Pure. */
 uint64_t neighbour_weighed_ms(const struct neighbour *n);
 

@@ -194,6 +194,13 @@ static json_t *describe_wait(const struct job *j)
 			: json_null();
 }
 
+static json_t *describe_turns(const struct job *j)
+{
+	const unsigned n = job_has_ended(j) ? 0 : neighbour_turns(j);
+
+	return n ? json_integer((json_int_t)n) : json_null();
+}
+
 int observe_job(struct observation *l, json_t *o, const struct job *j, struct proc_tree *tree)
 {
 	const struct members_seen seen = see_members(l, o, j, tree);
@@ -211,6 +218,7 @@ int observe_job(struct observation *l, json_t *o, const struct job *j, struct pr
 	    json_object_set_new(o, "frozen", frozen ? wire_string(frozen) : json_null()) < 0 ||
 	    json_object_set_new(o, "idle_ms", describe_idle(j)) < 0 ||
 	    json_object_set_new(o, "waits_ms", describe_wait(j)) < 0 ||
+	    json_object_set_new(o, "turns", describe_turns(j)) < 0 ||
 	    json_object_set_new(o, "last_checkpoint", last_checkpoint(j)) < 0)
 		return -ENOMEM;
 	return 0;

@@ -6,6 +6,7 @@ leaves."""
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import threading
@@ -92,6 +93,10 @@ def two_that_throw_each_other_out(bed):
         finally:
             enough.set()
     in_threads([lambda s=s: client(s) for s in servers] + [look])
+    shown = [bed.job(s.job)["turns"] for s in servers]
+    expect(max(shown, key=lambda n: n or 0) >= 3, shown)
+    page = bed.cli("inspect", servers[shown.index(max(shown, key=lambda n: n or 0))].job).out
+    expect(re.search(r"\(\d+ turns\)", bed.cli("ps").out) and "have thrown each other out" in page, page)
     last = [e for e in events(bed, "leave") if e["turns"] >= 3][-1]
     expect(f"thrown each other out {last['turns']} times in turn" in last["reason"], last)
 
@@ -138,6 +143,30 @@ def priority_comes_first(bed):
     low.steps = low.note(c.answer())
     c.close()
     high.ask()
+
+
+@case
+def one_of_lower_priority_comes_in_the_end(bed):
+    """However much the higher one is asked: each 30 s of waiting count as one more."""
+    configure(bed, "MinResident=100ms\n")
+    bed.own["BRUMATE_SIM_VRAM_MIB"] = "96"
+    low, high = (Server(bed, f"of{n}", mib=48, options=("--wake", f"--priority={n}")) for n in (0, 1))
+    answered = threading.Event()
+
+    def keep_asking():
+        while not answered.is_set():
+            high.ask()
+
+    def wait():
+        try:
+            began = time.monotonic()
+            connection = Connection(low.port, 110)
+            low.steps = low.note(connection.ask())
+            connection.close()
+            expect(time.monotonic() - began > 20, "priority did not count")
+        finally:
+            answered.set()
+    in_threads([keep_asking, wait])
 
 
 @case
