@@ -102,20 +102,6 @@ int chunk_digest_keyed(struct digest *ret, const struct chunk_key *key, const vo
 	return digest_chunk(ret, key, buf, len_bytes);
 }
 
-int chunk_digest_root(struct digest *ret, const struct chunk_key *key, const struct digest *leaves,
-		      size_t len_bytes)
-{
-	struct root root;
-
-	if (len_bytes > CHUNK_BYTES_MAX)
-		return -EINVAL;
-	auto_(EVP_MD_CTX_free) EVP_MD_CTX *ctx = new_context();
-	if (!ctx)
-		return -ENOMEM;
-	memcpy(root.leaves, leaves, chunk_leaves(len_bytes) * DIGEST_BYTES);
-	return finish_root(ctx, ret, key, &root, len_bytes);
-}
-
 int chunk_digest_zeros(struct digest *ret)
 {
 	static const char zeros[CHUNK_LEAF_BYTES];

@@ -37,11 +37,6 @@ int chunk_digest(struct digest *ret, const void *buf, size_t len_bytes);
 int chunk_digest_keyed(struct digest *ret, const struct chunk_key *key, const void *buf,
 		       size_t len_bytes);
 
-/** The digest of a chunk of @len_bytes from the digests of its chunk_leaves() leaves, in their order. @key may be
- * NULL. */
-int chunk_digest_root(struct digest *ret, const struct chunk_key *key, const struct digest *leaves,
-		      size_t len_bytes);
-
 /** chunk_digest() of CHUNK_BYTES_MAX zeros. 0 or -ENOMEM. */
 int chunk_digest_zeros(struct digest *ret);
 

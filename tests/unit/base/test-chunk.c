@@ -54,23 +54,11 @@ static void check_digest(const struct digest *d, const char *want)
 
 static void check_known(const struct known *k)
 {
-	struct digest leaves[CHUNK_LEAVES_MAX], d;
+	struct digest d;
 
 	CHECK(chunk_digest(&d, data, k->len) == 0);
 	check_digest(&d, k->plain);
 	CHECK(chunk_digest_keyed(&d, &key, data, k->len) == 0);
-	check_digest(&d, k->keyed);
-
-	/* The same from leaves that somebody else digested. */
-	for (size_t i = 0; i < chunk_leaves(k->len); i++) {
-		size_t left = k->len - i * CHUNK_LEAF_BYTES;
-
-		CHECK(digest_buffer(&leaves[i], data + i * CHUNK_LEAF_BYTES,
-				    left < CHUNK_LEAF_BYTES ? left : CHUNK_LEAF_BYTES) == 0);
-	}
-	CHECK(chunk_digest_root(&d, NULL, leaves, k->len) == 0);
-	check_digest(&d, k->plain);
-	CHECK(chunk_digest_root(&d, &key, leaves, k->len) == 0);
 	check_digest(&d, k->keyed);
 }
 
@@ -119,7 +107,6 @@ static void test_refused(void)
 
 	CHECK(chunk_digest(&d, data, CHUNK_BYTES_MAX + 1) == -EINVAL);
 	CHECK(chunk_digest_keyed(&d, &key, data, CHUNK_BYTES_MAX + 1) == -EINVAL);
-	CHECK(chunk_digest_root(&d, NULL, &d, CHUNK_BYTES_MAX + 1) == -EINVAL);
 	CHECK(d.bytes[0] == 9);
 }
 
