@@ -235,8 +235,9 @@ static double kept_share(const struct neighbour *n)
 	return n->kept_bytes < n->gpu_bytes ? (double)n->kept_bytes / (double)n->gpu_bytes : 1;
 }
 
-/* What it has on GPUs goes out, but for what is in host memory, and all of it comes back. */
-uint64_t neighbour_weighed_ms(const struct neighbour *n)
+/* For how long it counts as idle, the less the more its eviction costs: what it has on GPUs goes out, but for what is in host
+ * memory, and all of it comes back. */
+static uint64_t weighed_ms(const struct neighbour *n)
 {
 	return n->idle_ms != UINT64_MAX ? (uint64_t)((double)n->idle_ms * 2 / (2 - kept_share(n)))
 					: n->idle_ms;
@@ -251,7 +252,7 @@ int neighbours_choose(const struct neighbour *all, size_t n, long priority,
 		if (may_leave(&all[i], priority, conf) &&
 		    (best < 0 || all[i].priority < all[best].priority ||
 		     (all[i].priority == all[best].priority &&
-		      neighbour_weighed_ms(&all[i]) > neighbour_weighed_ms(&all[best]))))
+		      weighed_ms(&all[i]) > weighed_ms(&all[best]))))
 			best = (int)i;
 	return best;
 }

@@ -33,9 +33,6 @@ uint64_t neighbour_idle_ms(const struct job *j);
 /** How often it and another job have thrown each other out in turn, in the last minutes; 0: not often enough to speak of. */
 unsigned neighbour_turns(const struct job *j);
 
-/** For how long it counts as idle, the less the more its eviction costs. Pure. */
-uint64_t neighbour_weighed_ms(const struct neighbour *n);
-
 /** The index of the one of @n that leaves for a job of @priority; -1: none may. Pure. */
 int neighbours_choose(const struct neighbour *all, size_t n, long priority,
 		      const struct brumate_conf *conf);

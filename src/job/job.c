@@ -610,8 +610,6 @@ static bool keeper_has_ended(const struct job *j)
 	return is_unlocked(j, JOB_KEEPER_LOCK);
 }
 
-/* ---- its members ---- */
-
 /* ---- its agents ---- */
 
 static char *agent_dir_of(const char *id)
