@@ -179,7 +179,8 @@ class Nodes:
 
     def set_argv(self, *args):
         # The coordinator runs on no node: in the namespaces of the test.
-        return [self.bed.brumate, "set", args[0], "--dir", self.store, "--via", f"{self.on} %n", *[str(a) for a in args[1:]]]
+        via = ["--via", f"{self.on} %n"] if args[0] in ("checkpoint", "restore") else []
+        return [self.bed.brumate, "set", args[0], "--dir", self.store, *via, *[str(a) for a in args[1:]]]
 
     def set(self, *args, timeout=120):
         return run(self.set_argv(*args), env=self.bed.command_env(), timeout=timeout)
