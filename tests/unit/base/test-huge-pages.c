@@ -76,14 +76,15 @@ static void shared_memory(void)
 /* Nothing outside of the range is touched, and a range without a whole huge page is none. */
 static void private_memory(void)
 {
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
 	unsigned char there[ROOM / 4096];
 	char *p = reserve();
 
-	CHECK(huge_pages_populate(p + 4096, HUGE_PAGE_BYTES) == 0);
+	CHECK(huge_pages_populate(p + page, HUGE_PAGE_BYTES) == 0);
 	CHECK(mincore(p, BYTES, there) == 0);
-	CHECK(!memchr(there, 1, BYTES / 4096));
+	CHECK(!memchr(there, 1, BYTES / page));
 	put_marks(p);
-	is_harmless(huge_pages_populate(p + 4096, BYTES - 4096));
+	is_harmless(huge_pages_populate(p + page, BYTES - page));
 	marks_are_there(p);
 }
 
@@ -158,7 +159,8 @@ static void *use_memory(void *arg)
 
 	(void)arg;
 	while (!over) {
-		char *p = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		char *p =
+			mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		CHECK(p != MAP_FAILED);
 		for (size_t at = 0; at < len; at += len / 8)

@@ -6,8 +6,10 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/param.h>
+#include <unistd.h>
 
-enum { PAGES = 256, PAGE = 4096, PID = 7, RUNS_MAX = 64 };
+enum { PAGES = 256, PID = 7, RUNS_MAX = 64 };
+#define PAGE ((uint64_t)sysconf(_SC_PAGESIZE))
 
 /* A process whose pages are there where the word says so. */
 static bool present[PAGES];

@@ -19,6 +19,12 @@
 #include "preload.h"
 #include "threads.h"
 
+#if defined(__x86_64__)
+#define OLDEST_GLIBC "GLIBC_2.2.5"
+#else
+#define OLDEST_GLIBC "GLIBC_2.17"
+#endif
+
 typedef CUresult (*version_fn)(int *version);
 
 static const struct hooks *hooks;
@@ -70,7 +76,7 @@ static void *by_next(void)
 static void *by_old_dlsym(void)
 {
 	void *(*old)(void *, const char *) =
-		(__typeof__(old))dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5");
+		(__typeof__(old))dlvsym(RTLD_DEFAULT, "dlsym", OLDEST_GLIBC);
 
 	CHECK(old);
 	return old(open_driver(RTLD_LAZY), "cuDriverGetVersion");
@@ -301,7 +307,7 @@ static void test_other_names(void)
 	CHECK(strstr(dlerror(), "cuNoSuchFunction"));
 	CHECK(dlsym(open_driver(RTLD_LAZY), "cuInit") && !dlerror());
 	CHECK(dlsym(RTLD_NEXT, "malloc") && dlsym(RTLD_DEFAULT, "getpid") == (void *)getpid);
-	CHECK(dlvsym(RTLD_DEFAULT, "dlclose", "GLIBC_2.2.5"));
+	CHECK(dlvsym(RTLD_DEFAULT, "dlclose", OLDEST_GLIBC));
 	/* The driver lacks it, though the library exports it. */
 	CHECK(!dlsym(RTLD_DEFAULT, "cuGLInit") && !dlsym(open_driver(RTLD_LAZY), "cuGLInit"));
 	CHECK(cuGetProcAddress_v2("cuNoSuchFunction", &fn, 12000, 0, NULL) && !fn);
