@@ -148,7 +148,7 @@ def servers_come_first(bed):
 def it_is_killed(bed):
     """At any moment: another one goes on, and no job is lost."""
     jobs = start(bed, "a", "b")
-    points = ("group.forward0.begin", "group.step.end", "group.commit.begin", "suspend.park.begin", "resume.map.begin")
+    points = ("group.forward.begin", "group.step.end", "group.commit.begin", "suspend.park.begin", "resume.map.begin")
     for point in points:
         bed.fault(point, "kill" if point.startswith("group") else "hold")
         share = bed.spawn(*SLICE, "a", "b")
