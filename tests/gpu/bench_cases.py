@@ -322,8 +322,28 @@ def second_checkpoint(check, *options):
     expect(written < whole / 10, f"{written} bytes were written again, of {whole}")
 
 
+# What clients of a server wait for.
+
+def servers(check, gib):
+    """Two such servers are in host memory at once, and one of them in tmpfs, too."""
+    need_room(check, gpu=gib + 2, memory=3 * gib, folder="/dev/shm", disk=gib + 4)
+    folder = in_memory(check)
+    try:
+        set_broker(check, f"{2 * gib + 4}G", "60s")
+        args = smaller(["--size", f"{gib}G"]) if check.options.simulated else ["--size", f"{gib}G"]
+        report = check.instance.ok("bench", "--serve", "--format", "json", "--rounds", "3", "--dir", folder, *args, timeout=300)
+        for key, waited in json.loads(report.out).items():
+            if isinstance(waited, dict):
+                check.measured[f"servers of {gib} GiB: {key}"] = (f"{waited['first_s']:.3f} s at first, {waited['fastest_s']:.3f} s the fastest of "
+                                                                  f"{waited['rounds']}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def register(case):
     """Adds the cases to gpu-check's list."""
+    for gib in (12, 36):
+        case(f"bench: clients of servers of {gib} GiB")(lambda check, gib=gib: servers(check, gib))
     case("bench: 32 GiB")(headline)
     case("bench: ten thousand 1 MiB buffers")(many_small)
     case("bench: 90 GiB, pool of 16 GiB")(lambda check: larger_than_pool(check, "90g", 90, 16))

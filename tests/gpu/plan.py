@@ -26,6 +26,7 @@ ROWS = (
     Row(r"^steady state: ", 12, alone=True, seconds=60),
     Row(r"^cost of calls: launches", 13, alone=True, seconds=30),
     Row(r"^cost of calls", 13, alone=True, seconds=50),
+    Row(r"^bench: clients of servers", 14, alone=True, seconds=60),
     Row(r"^bench: ten thousand", 14, alone=True, seconds=20),
     Row(r"^bench: checkpoint of 16 GiB", 15, alone=True, seconds=150),
     Row(r"^downtime: ", 16, alone=True, seconds=25),
