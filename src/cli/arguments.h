@@ -17,6 +17,9 @@
 /** Whether @word is one of the space-separated @words (may be NULL). */
 bool words_contain(const char *words, const char *word);
 
+/** The states of a job that is no more, as words_contain() takes them. */
+#define STATES_ENDED "exited lost"
+
 enum { WORDS_LISTED_BYTES = 256 };
 
 /** The space-separated @words as a sentence has them: "auto, none, lz4 or zstd". */

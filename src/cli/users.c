@@ -841,6 +841,41 @@ static int act_for_own(int *status, const struct invocation *in, verb_fn run,
 	return 0;
 }
 
+/* Whether the job has ended since it was listed: one that cannot be looked at has not. */
+static bool has_ended_since(const struct place *of, const char *id)
+{
+	auto_(places_fini) struct places now = { .look_ms = USERS_LOOK_MS };
+	json_t *job;
+	size_t k;
+
+	if (list_places(&now, NULL, NULL) < 0)
+		return false;
+	for (size_t i = 0; i < now.n; i++) {
+		if (now.items[i].uid == of->uid && !now.items[i].jobs)
+			return false;
+		json_array_foreach (now.items[i].jobs, k, job)
+			if (now.items[i].uid == of->uid && !strcmp(text_of(job, "id"), id) &&
+			    !words_contain(STATES_ENDED, text_of(job, "state")))
+				return false;
+	}
+	return true;
+}
+
+/* One that ends meanwhile needs nothing more; one that was saved has to come back. */
+static int act_for_listed(int *status, const struct place *p, const struct change *c,
+			  char *const *argv, struct brumate_error *err)
+{
+	int one = EXIT_OK;
+	int r = act_for(&one, p, c, argv, err);
+
+	if (one && c->in->command->run != verb_restore && has_ended_since(p, c->instead)) {
+		print_note("job %s/%s has ended meanwhile", p->user, c->instead);
+		one = EXIT_OK;
+	}
+	*status = *status ? *status : one;
+	return r;
+}
+
 static int act_for_all(int *status, const struct invocation *in, char *const *argv, verb_fn run,
 		       struct brumate_error *err)
 {
@@ -866,7 +901,7 @@ static int act_for_all(int *status, const struct invocation *in, char *const *ar
 				continue;
 			n++;
 			if (all.items[i].uid != 0)
-				r = act_for(status, &all.items[i], &c, argv, err);
+				r = act_for_listed(status, &all.items[i], &c, argv, err);
 			else if (!own_done)
 				r = act_for_own(status, in, run, err);
 			own_done = true;

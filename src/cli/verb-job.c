@@ -423,7 +423,7 @@ static int remove_ended(const struct invocation *in, json_t *parameters, struct 
 	struct invocation ended = *in;
 
 	ended.values[OPT_ALL] = ""; /* of the jobs in these states */
-	int r = several_choose(&several, &ended, "exited lost", "exited or lost", err);
+	int r = several_choose(&several, &ended, STATES_ENDED, "exited or lost", err);
 	if (r < 0 || !ended.n_operands)
 		return r;
 	if (!in->values[OPT_YES] && can_ask() &&

@@ -139,6 +139,16 @@ static int print_outcome(const struct invocation *in, json_t *reply, const char 
 
 static int restore_one(const struct invocation *in, struct brumate_error *err);
 
+static bool has_ended(const char *id)
+{
+	auto_json json_t *reply = NULL;
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+
+	if (client_ask_about("Status", "job", id, &reply, &why) < 0)
+		return brumate_exit_code(&why) == EXIT_NOT_FOUND;
+	return words_contain(STATES_ENDED, text_of(json_object_get(reply, "job"), "state"));
+}
+
 /* Calls @fn for each job that is named, or chosen out of those in @states, in order; the first failure is the command's,
  * the others are printed as they come. Ctrl-C ends it. */
 static int operate_each(const struct invocation *given, const char *states, const char *choice,
@@ -163,6 +173,12 @@ static int operate_each(const struct invocation *given, const char *states, cons
 		one.operands = in->operands + i;
 		one.n_operands = 1;
 		r = fn(&one, &why);
+		if (r < 0 && r != -ECANCELED && in->values[OPT_ALL] && fn != restore_one &&
+		    has_ended(in->operands[i])) {
+			print_note("job %s has ended meanwhile", in->operands[i]);
+			r = 0;
+			continue;
+		}
 		/* What is wrong with an option is so for each. */
 		if (r < 0 && strcmp(why.text, err->text) != 0)
 			add_failure(err, &why);

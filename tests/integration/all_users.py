@@ -9,11 +9,12 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 import threading
 import time
 
 from as_root import as_root, env_of_root, listed, needs_root, ok
-from cases import (EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_USAGE, Skipped, UserBed, as_user, case, expect, find_build,
+from cases import (Background, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_USAGE, Failed, UserBed, as_user, case, expect, find_build,
                    main, read_text, run, wait_until)
 
 
@@ -141,12 +142,18 @@ def a_job_by_the_name_of_its_user(bed):
 @case
 @as_user
 def before_maintenance_and_back(bed):
+    """In a PID namespace, where there are no jobs of tests beside this one."""
     needs_root()
+    if "BRUMATE_TEST_ALONE" not in os.environ:
+        done = run(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, __file__, "before-maintenance-and-back"],
+                   env={**os.environ, "BRUMATE_TEST_ALONE": "1"}, timeout=120)
+        expect("1 passed" in done.out, done.out + done.why())
+        return
     jobs = [bed.counter(name=name, mib=16) for name in ("one", "two")]
     others = {job["id"] for job in json.loads(ok(as_root(bed, "ps", "--all-users", "--format", "json")).out)["jobs"]
               if job["uid"] != bed.uid and job["state"] in ("running", "suspended")}
     if others:
-        raise Skipped("others have jobs on this machine, which this would suspend")
+        raise Failed(f"others have jobs here, which this would suspend: {others}")
     done = ok(as_root(bed, "suspend", "--all-users"))
     expect({job for job, _ in jobs} <= set(done.out.split()), done.why())
     for job, _ in jobs:
@@ -158,6 +165,14 @@ def before_maintenance_and_back(bed):
         log.goes_on()
     done = ok(as_root(bed, "resume", "--all-users"))
     expect("nothing to do" in done.err and not done.out, done.why())
+    # One that ends while another is suspended needs nothing.
+    bed.fault("suspend.gate.begin", "hold")
+    background = Background([bed.brumate, "suspend", "--all-users"], env_of_root(bed), cwd="/")
+    with bed.holding("suspend.gate.begin", background):
+        os.kill(bed.pid(jobs[1][0]), signal.SIGKILL)
+        bed.expect_state(jobs[1][0], "exited")
+    code, out, err = background.end()
+    expect(code == 0 and out.split() == [jobs[0][0]] and f"{bed.uid}/{jobs[1][0]} has ended meanwhile" in err, f"exit {code}: {out} {err}")
 
 
 @case

@@ -4,6 +4,7 @@
 
 import os
 import re
+import signal
 
 from cases import EXIT_BUSY, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_USAGE, at_terminal, case, expect, main
 from checkpoints import saved
@@ -197,6 +198,20 @@ def doctor_knows_a_directory_from_a_program(bed):
     result = bed.cli("doctor", "--format", "json", env={"BRUMATE_CRIU": libexec})
     criu = {f["key"]: f for f in result.json()["findings"]}["criu"]
     expect(f"{libexec} is a directory" in criu["text"], f"{criu}")
+
+
+@case
+def one_of_all_ends_meanwhile(bed):
+    """It was not named, and needs nothing."""
+    first, log = bed.counter(mib=16)
+    second, _ = bed.counter(mib=16)
+    with bed.held_at("suspend.gate.begin", "suspend", "--all") as all_of_them:
+        os.kill(bed.pid(second), signal.SIGKILL)
+        bed.expect_state(second, "exited")
+    code, out, err = all_of_them.end()
+    expect(code == 0 and out.split() == [first] and f"job {second} has ended meanwhile" in err, f"exit {code}: {out} {err}")
+    bed.ok("resume", "--all")
+    log.goes_on()
 
 
 if __name__ == "__main__":
