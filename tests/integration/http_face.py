@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """`brumate http`: the methods at a unix socket, for curl and other programs that speak HTTP."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 
 from cases import NOBODY, as_user, case, expect, main, wait_until
 
@@ -136,7 +138,10 @@ def who_may_ask(bed):
     script = f"""import socket
 s = socket.socket(socket.AF_UNIX)
 s.connect({face.path!r})
-s.sendall(b"POST /v1/List HTTP/1.1\\r\\n\\r\\n")
+try:
+    s.sendall(b"POST /v1/List HTTP/1.1\\r\\n\\r\\n")
+except BrokenPipeError:
+    pass  # it may have been hung up on before
 print(s.recv(65536).decode())"""
     done = subprocess.run(["python3", "-c", script], user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, timeout=60,
                           check=False, cwd="/")
@@ -162,6 +167,29 @@ def who_hangs_up_cancels(bed):
         wait_until(lambda: bed.state(job) == "running", "the job to be as it was")
         bed.expect_whole(job, log)
     expect(face.server.end()[0] == 0, "it did not end well")
+
+
+@case
+def who_sends_without_end(bed):
+    """It is hung up on, and the program ends when it is told to."""
+    face = Face(bed)
+
+    def send():
+        with face.connect() as it, contextlib.suppress(OSError):
+            it.sendall(b"X\r\n\r\n")
+            while True:
+                it.sendall(bytes(65536))
+
+    senders = [threading.Thread(target=send, daemon=True) for _ in range(3)]
+    for sender in senders:
+        sender.start()
+    for sender in senders[:2]:
+        sender.join(30)
+        expect(not sender.is_alive(), "it is listened to for ever")
+    expect(face.call("List")[0] == 200, "nobody else is answered")
+    face.stop()
+    senders[2].join(30)
+    expect(not senders[2].is_alive(), "the program has ended, and not this")
 
 
 if __name__ == "__main__":

@@ -192,7 +192,9 @@ static int receive_some(struct exchange *x, size_t most_bytes, uint64_t until_ns
 		return ready < 0 && errno != EINTR  ? -errno
 		       : deadline_left_ms(until_ns) ? 0
 						    : -ETIMEDOUT;
-	if (!fds[0].revents)
+	if (!deadline_left_ms(until_ns))
+		return -ETIMEDOUT; /* whoever sends without end keeps no thread */
+	if (fds[1].revents)
 		return -ECANCELED;
 	const ssize_t n = recv(x->fd, x->text + x->len_bytes, most_bytes, MSG_DONTWAIT);
 	if (n < 0)
@@ -282,8 +284,6 @@ static void *serve_exchange(void *arg)
 		r = receive_body(x, until_ns);
 	if (r < 0)
 		refuse_request(x, r);
-	else if (!may_ask(x))
-		refuse(x, "403 Forbidden", EACCES, "this is another user's");
 	else
 		run_request(x);
 	hang_up(x);
@@ -305,6 +305,12 @@ static void take_connection(struct http_server *s, int listen_fd)
 	if (!x)
 		return;
 	*x = (struct exchange){ .server = s, .fd = take_fd(&fd) };
+	if (!may_ask(x)) { /* nor has it a place here */
+		refuse(x, "403 Forbidden", EACCES, "this is another user's");
+		close(x->fd);
+		free(x);
+		return;
+	}
 	pthread_mutex_lock(&s->lock);
 	while (s->n == REQUESTS_MAX)
 		pthread_cond_wait(&s->ended, &s->lock);
