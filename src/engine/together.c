@@ -185,7 +185,8 @@ const struct connection_others *together_others(struct op *op)
 {
 	if (!together_is_wanted(op))
 		return NULL;
-	op->together_others = (struct connection_others){ meet_drained, op, op->together_fd };
+	op->together_others = (struct connection_others){ meet_drained, op, op->together_fd,
+							  op->target->op.together };
 	return &op->together_others;
 }
 

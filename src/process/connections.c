@@ -16,12 +16,14 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/chunk.h"
 #include "base/clock.h"
 #include "process/ports.h"
 #include "process/socket-options.h"
@@ -33,11 +35,13 @@ enum {
 	MAKE_TIMEOUT_MS = 5000,
 	LOCAL_PORT_RANGE = 51, /* ip(7), IP_LOCAL_PORT_RANGE, which older headers lack */
 	ENDED_MS = 65000,      /* the kernel forgets a connection that has ended after 60 s */
+	CHALLENGE_BYTES = 32,
 	TRY_MS = 5,
 	OFFER_MS = 50,
-	OTHERS_TIMEOUT_MS = 60000, /* the others of a set have files to look at before */
-	SMALL_BYTES = 32 << 10,	   /* any new connection has room for it */
-	LOCK_SEND = 1,		   /* SO_BUF_LOCK, socket(7) */
+	OTHERS_TIMEOUT_MS =
+		600000, /* the others have files to copy before; mostly their coordinator gives up earlier */
+	SMALL_BYTES = 32 << 10, /* any new connection has room for it */
+	LOCK_SEND = 1,		/* SO_BUF_LOCK, socket(7) */
 	LOCK_RECEIVE = 2,
 };
 
@@ -1046,7 +1050,7 @@ static int connect_other(const struct connection_end *own, const struct connecti
 		int r = fd < 0 ? fd : 0;
 
 		if (r == 0 && connect(fd, &to.any, address_bytes(&to)) < 0)
-			r = -errno;
+			r = errno == EAGAIN ? -EADDRNOTAVAIL : -errno;
 		while (r == -EINPROGRESS || r == -EAGAIN)
 			r = await_others(fd, POLLOUT, others, deadline_ns);
 		if (r == 0 && (r = -option_of(fd, SOL_SOCKET, SO_ERROR)) == 0)
@@ -1098,6 +1102,46 @@ static int exchange(int fd, struct sending out, uint8_t *in, size_t want,
 	return r;
 }
 
+/* What an end of a connection shows to prove that it knows the secret; the roles differ, so that none is shown its own. */
+struct proof {
+	char role; /* 'a': it has accepted; 'c': it has connected */
+	uint8_t own[CHALLENGE_BYTES], theirs[CHALLENGE_BYTES];
+};
+
+static int make_proof(struct digest *ret, const char *secret, const struct proof *p)
+{
+	struct chunk_key key;
+	struct digest of_secret;
+	int r = chunk_digest(&of_secret, secret, strlen(secret));
+
+	if (r < 0)
+		return r;
+	_Static_assert(sizeof(key.bytes) == sizeof(of_secret.bytes), "a digest is a key");
+	memcpy(key.bytes, of_secret.bytes, sizeof(key.bytes));
+	return chunk_digest_keyed(ret, &key, p, sizeof(*p));
+}
+
+/* Anybody on the node may have taken the port of the other end meanwhile. -EACCES: it is not the other member. */
+static int prove(int fd, bool accepts, const struct connection_others *others, uint64_t deadline_ns)
+{
+	struct proof ours = { .role = accepts ? 'a' : 'c' },
+		     expected = { .role = accepts ? 'c' : 'a' };
+	struct digest shown, seen, wanted;
+
+	if (getrandom(ours.own, sizeof(ours.own), 0) != sizeof(ours.own))
+		return -errno;
+	int r = exchange(fd, (struct sending){ ours.own, sizeof(ours.own) }, ours.theirs,
+			 sizeof(ours.theirs), others, deadline_ns);
+	memcpy(expected.own, ours.theirs, sizeof(expected.own));
+	memcpy(expected.theirs, ours.own, sizeof(expected.theirs));
+	if (r == 0 && (r = make_proof(&shown, others->secret, &ours)) == 0)
+		r = make_proof(&wanted, others->secret, &expected);
+	if (r == 0)
+		r = exchange(fd, (struct sending){ shown.bytes, sizeof(shown.bytes) }, seen.bytes,
+			     sizeof(seen.bytes), others, deadline_ns);
+	return r == 0 && memcmp(&seen, &wanted, sizeof(seen)) != 0 ? -EACCES : r;
+}
+
 /* What this end had received and not read is sent to the other one, which sends it back, into our queue. */
 static int exchange_queues(struct connection_end *e, const struct connection_others *others,
 			   uint64_t deadline_ns)
@@ -1136,6 +1180,8 @@ static int make_half(struct connection_pair *c, const struct connection_others *
 					    : connect_other(own, other, others, deadline_ns);
 
 	connection_abort(own->fd);
+	if (r >= 0)
+		r = prove(own->fd, c->elsewhere == 1, others, deadline_ns);
 	if (r >= 0)
 		r = exchange_queues(own, others, deadline_ns);
 	return r < 0 ? fail_make(own, "made anew with the other member", -r, err) : 0;

@@ -61,6 +61,8 @@ struct connection_others {
 			err); /* NULL: none. Returns when all that any has sent has been received */
 	void *arg;
 	int fd; /* readable: they are not waited for any more */
+	const char
+		*secret; /* that only they know: each proves so before it is sent anything else */
 };
 
 struct connections {

@@ -238,13 +238,20 @@ static void made_anew_by_two(void)
 	little_wait_ready(&b);
 	accepting.of = &a;
 	connecting.of = &b;
-	accepting.others =
-		(struct connection_others){ nothing_to_wait_for, &accepting.n_drained, gone[0] };
-	connecting.others =
-		(struct connection_others){ nothing_to_wait_for, &connecting.n_drained, gone[0] };
+	accepting.others = (struct connection_others){ nothing_to_wait_for, &accepting.n_drained,
+						       gone[0], "theirs" };
+	connecting.others = (struct connection_others){ nothing_to_wait_for, &connecting.n_drained,
+							gone[0], "another" };
 	both(take_half, &accepting, &connecting);
 	little_end(&a);
 	little_end(&b);
+
+	/* Somebody else at the other address is sent nothing of what was in the queues. */
+	both(make_half_of, &accepting, &connecting);
+	CHECK((accepting.r == -EACCES || accepting.r == -ECONNRESET) &&
+	      (connecting.r == -EACCES || connecting.r == -ECONNRESET));
+	CHECK(accepting.r == -EACCES || connecting.r == -EACCES);
+	connecting.others.secret = "theirs";
 
 	both(make_half_of, &accepting, &connecting);
 	CHECK(accepting.r == 0 && connecting.r == 0);
