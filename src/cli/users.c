@@ -36,6 +36,7 @@
 #include "base/user.h"
 #include "job/record.h"
 #include "process/process.h"
+#include "service/service.h"
 
 enum {
 	PLACES_MAX = 1024,
@@ -354,6 +355,7 @@ static void list_as_user(int fd, const struct place *p, const struct as_user *u,
 		return;
 	setrlimit(RLIMIT_CPU, &cpu);
 	environ = u->env;
+	service_only_looks(); /* what it started would have its limits, and an end with it */
 	if (client_ask("List", parameters, &reply, &err) < 0)
 		return;
 	auto_free char *text = json_dumps(reply, JSON_COMPACT);

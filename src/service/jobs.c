@@ -469,7 +469,7 @@ static void list_job(void *arg, const struct job *j, const char *id,
 
 	const bool listens = j && j->state == JOB_CHECKPOINTED && *j->ports;
 
-	if (listens && !l->counts)
+	if (listens && !l->counts && service_may_put_right())
 		listen_again(j);
 	if (l->recent && j && !listens && ended_long_ago(j)) {
 		l->n_folded++;

@@ -83,6 +83,10 @@ SERVICE_METHODS(X)
  * next one. */
 void groups_put_right(const struct service_call *call);
 
+/** From now on this process only looks: nothing is put right, no shim is started. */
+void service_only_looks(void);
+bool service_may_put_right(void);
+
 /** What the parameter "container" of Suspend and Resume names. */
 struct service_found {
 	pid_t pid;     /* of its first process */
