@@ -124,17 +124,20 @@ static int take_sockets(struct listeners *ret, struct wire_call_context *call,
 			struct brumate_error *err)
 {
 	auto_(listeners_fini) struct listeners l = LISTENERS_EMPTY;
+	bool moved = false;
 	int fd, r = 0;
 
 	for (size_t i = 0; r == 0 && (fd = wire_call_take_fd(call, i)) >= 0; i++)
 		r = listeners_add(&l, fd, err);
 	for (size_t i = 0; r == 0 && i < ret->n; i++)
-		if (!listeners_have(&l, ret->items[i].name))
+		if (!listeners_have(&l, ret->items[i].name)) {
 			r = listeners_add(&l, take_fd(&ret->items[i].fd), err);
-	if (r == 0) {
-		listeners_fini(ret);
+			moved = true;
+		}
+	if (r == 0 || moved)
+		listeners_fini(ret); /* so that the owner binds them again */
+	if (r == 0)
 		*ret = take_struct(l, LISTENERS_EMPTY);
-	}
 	return r;
 }
 
