@@ -242,6 +242,9 @@ static int rename_locked(const struct parts *p, const char *from, const char *to
 
 	if (fd < 0)
 		return path ? -errno : -ENOMEM;
+	/* One that root makes in a user's store is that user's. */
+	if (geteuid() == 0 && (stat(p->dir, &st) < 0 || fchown(fd, st.st_uid, st.st_gid) < 0))
+		return -errno;
 	/* Where there are no locks, the later of two coordinators of one name replaces the record of the other. */
 	while (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
 		if (deadline_left_ms(deadline_ns) == 0)
