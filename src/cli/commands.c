@@ -353,7 +353,7 @@ static const struct command commands[] = {
 	  COMPLETES_NOTHING, NULL, prune_options, verb_prune },
 	{ "pin", NULL, NULL, "CHECKPOINT...", "protect checkpoints from removal", 1, -1, false,
 	  COMPLETES_CHECKPOINT, NULL, pin_options, verb_pin },
-	{ "doctor", NULL, "check diagnose", "",
+	{ "doctor", NULL, "check diagnose info", "",
 	  "check this machine, or whether a job can be checkpointed", 0, 0, false,
 	  COMPLETES_NOTHING, NULL, doctor_options, verb_doctor },
 	{ "version", NULL, NULL, "", "show the version", 0, 0, false, COMPLETES_NOTHING, NULL,
