@@ -555,10 +555,11 @@ def sixty_four_members(bed):
         file.write(FAKE)
     os.chmod(fake, 0o700)
     job, log = bed.counter(mib=1, chunk_mib=1)
-    bed.ok("set", "checkpoint", "-R", "--name", "one", job)  # of this node alone
-    with open(f"{sets}/one", encoding="utf-8") as file:
-        member = json.load(file)["members"][0]
-    members = [{**member, "node": f"n{k}"} for k in range(n)]
+    members = []
+    for k in range(n):
+        bed.ok("set", "checkpoint", "-R", "--name", f"one-{k}", job)  # of this node alone
+        with open(f"{sets}/one-{k}", encoding="utf-8") as file:
+            members += [{**json.load(file)["members"][0], "node": f"n{k}"}]
     with open(f"{sets}/many", "w", encoding="utf-8") as file:
         json.dump({"set": "many", "members": members}, file)
     result = bed.cli("set", "restore", "many", "--via", fake)
