@@ -328,7 +328,7 @@ static const struct command commands[] = {
 	  restore_options, verb_restore, .with_container = "brumate-container" },
 	{ "ls", NULL, "checkpoints images snapshots", "[s3://BUCKET/PREFIX]", "list checkpoints", 0,
 	  1, false, COMPLETES_NOTHING, NULL, ls_options, verb_ls },
-	{ "inspect", NULL, "show info describe", "CHECKPOINT|JOB",
+	{ "inspect", NULL, "show describe", "CHECKPOINT|JOB",
 	  "show everything about a checkpoint or a job", 1, 1, false, COMPLETES_CHECKPOINT, NULL,
 	  inspect_options, verb_inspect },
 	{ "diff", NULL, "compare", "CHECKPOINT CHECKPOINT",
