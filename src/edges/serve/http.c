@@ -193,7 +193,7 @@ static int receive_some(struct exchange *x, size_t most_bytes, uint64_t until_ns
 		       : deadline_left_ms(until_ns) ? 0
 						    : -ETIMEDOUT;
 	if (!deadline_left_ms(until_ns))
-		return -ETIMEDOUT; /* whoever sends without end keeps no thread */
+		return -ETIMEDOUT; /* a client that sends without end keeps no thread */
 	if (fds[1].revents)
 		return -ECANCELED;
 	const ssize_t n = recv(x->fd, x->text + x->len_bytes, most_bytes, MSG_DONTWAIT);
