@@ -330,7 +330,7 @@ int broker_client_state(struct broker_client *b, const pid_t *pids, size_t n,
 	for (size_t i = 0; i < n && r == 0; i++)
 		if (all.n != n || all.items[i].pid != pids[i])
 			r = fail_reply("processes", err);
-	if (r == 0)
+	if (r == 0 && n)
 		memcpy(ret, all.items, n * sizeof(*ret));
 	free(all.items);
 	return r;
@@ -423,7 +423,7 @@ int broker_client_act(struct broker_client *b, enum dev_action action, const pid
 	for (size_t i = 0; i < n && r == 0; i++)
 		if (all.n != n || all.items[i].pid != pids[i])
 			r = fail_reply("outcomes", err);
-	if (r == 0)
+	if (r == 0 && n)
 		memcpy(ret, all.items, n * sizeof(*ret));
 	free(all.items);
 	return r;
