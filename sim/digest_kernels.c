@@ -46,20 +46,23 @@ static void find_sha256(void)
 		sha256 = (__typeof__(sha256))dlsym(library, "SHA256");
 }
 
-/* @n leaves by libcrypto. Returns how many were digested: all of them, or none. */
+/* @n leaves by libcrypto, which needs memory for each, as a GPU does not. Returns how many of the first were digested. */
 static uint64_t digest_leaves(const uint4 *data, uint64_t n, uint4 *leaves, u32 *nonzero)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, find_sha256);
-	for (uint64_t i = 0; sha256 && i < n; i++) {
+	if (!sha256)
+		return 0;
+	for (uint64_t i = 0; i < n; i++) {
 		const unsigned char *leaf = (const unsigned char *)data + i * LEAF_BYTES;
 
-		sha256(leaf, LEAF_BYTES, (unsigned char *)(leaves + 2 * i));
+		if (!sha256(leaf, LEAF_BYTES, (unsigned char *)(leaves + 2 * i)))
+			return i;
 		if (*leaf || memcmp(leaf, leaf + 1, LEAF_BYTES - 1)) /* any bit */
 			nonzero[i / LEAVES] = 1;
 	}
-	return sha256 ? n : 0;
+	return n;
 }
 
 CUresult kernel_digest(CUcontext ctx, const uint64_t *params)
