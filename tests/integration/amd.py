@@ -9,7 +9,7 @@ import shutil
 import stat
 import tempfile
 
-from cases import EXIT_FAILED, EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, EXIT_USAGE, Bed, case, fault_points, find_build, main, wait_until
+from cases import EXIT_FAILED, EXIT_STILL_RUNNING, EXIT_UNSUPPORTED, EXIT_USAGE, Bed, case, fault_points, main, shim_steps, wait_until
 from harness import CLONE_NEWNS, SOURCE, Program, Skipped, expect, run
 
 PLUGIN = os.path.join(SOURCE, ".amdgpu", "amdgpu_plugin.so")
@@ -374,8 +374,7 @@ def every_so_often(bed):
     expect(bed.shown()[1:] == (2, 0, used(processes=2)), bed.shown())
 
 
-STEPS = [step for step in run([find_build().program("brumate-shim"), "--steps"]).out.split()
-         if step.startswith(("checkpoint.", "restore."))]
+STEPS = [step for step in shim_steps() if step.startswith(("checkpoint.", "restore."))]
 HELD = {"checkpoint": ["checkpoint.frozen", "checkpoint.dumped"], "restore": ["restore.built", "restore.restored"]}
 
 

@@ -734,6 +734,14 @@ def find_build():
     return Build(path)
 
 
+def shim_steps():
+    """The steps of all plans, as "suspend.gate", in their order."""
+    done = run([find_build().program("brumate-shim"), "--steps"])
+    if done.code:
+        raise Failed(done.why())
+    return done.out.split()
+
+
 def why_not(build):
     """Why nothing can be tested here; None where it can."""
     if os.geteuid() != 0:
@@ -817,4 +825,4 @@ def breaks(*numbers):
 
 __all__ = ["breaks", "Background", "Bed", "CAP_CHECKPOINT_RESTORE", "DeviceNode", "Failed", "find_build", "pids", "LaterLog", "Log", "SOURCE", "Skipped", "UserBed", "as_user", "allow_launcher", "case", "expect",
            "main", "may_connect", "process_start", "run",
-           "read_link", "read_text", "wait_until", "with_env", "AS_NOBODY", "NOBODY", "MIB"]
+           "read_link", "read_text", "shim_steps", "wait_until", "with_env", "AS_NOBODY", "NOBODY", "MIB"]

@@ -5,10 +5,9 @@ other."""
 
 import os
 import socket
-import subprocess
 import sys
 
-from cases import NOBODY, STEPPING, as_user, case, expect, fault_points, find_build, main, wait_until
+from cases import NOBODY, STEPPING, as_user, case, expect, fault_points, main, shim_steps, wait_until
 
 
 def copied(bed, word, name, *options):
@@ -28,9 +27,7 @@ HELD = ["restore.restored"]  # while CRIU holds the job
 
 
 def steps_of(verb):
-    shim = find_build().program("brumate-shim")
-    steps = subprocess.run([shim, "--steps"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
-    return [step for step in steps if step.startswith(verb + ".")]
+    return [step for step in shim_steps() if step.startswith(verb + ".")]
 
 
 def suspended_and_resumed(bed, job):

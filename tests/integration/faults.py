@@ -13,11 +13,10 @@ import signal
 import subprocess
 import sys
 
-from cases import Failed, Log, case, expect, fault_points, find_build, main, process_start, read_text, wait_until, with_env
+from cases import Failed, Log, case, expect, fault_points, main, process_start, read_text, shim_steps, wait_until, with_env
 
-SHIM = find_build().program("brumate-shim")
 PLANS = {}
-for step in subprocess.run([SHIM, "--steps"], stdout=subprocess.PIPE, text=True, check=True).stdout.split():
+for step in shim_steps():
     PLANS.setdefault(step.split(".")[0], []).append(step)
 
 # Where CRIU holds the job: its two events, and every point of the commit.

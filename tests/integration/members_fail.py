@@ -8,14 +8,12 @@ import functools
 import os
 import re
 import signal
-import subprocess
 
-from cases import EXIT_NO_ROOM, Failed, all_go_on, case, expect, find_build, main, numbered_steps, process_start, wait_until
+from cases import EXIT_NO_ROOM, Failed, all_go_on, case, expect, main, numbered_steps, process_start, shim_steps, wait_until
 
 SWEEP = os.environ.get("BRUMATE_TEST_SWEEP") == "1"
-SHIM = find_build().program("brumate-shim")
 PLANS = {}
-for step in subprocess.run([SHIM, "--steps"], stdout=subprocess.PIPE, text=True, check=True).stdout.split():
+for step in shim_steps():
     PLANS.setdefault(step.split(".")[0], []).append(step)
 
 MEMBERS = 2

@@ -196,13 +196,15 @@ class Nodes:
             node.log().goes_on(steps)
 
     def forget(self):
-        """All jobs are killed, as a machine that loses power does it: nobody closes a connection first."""
+        """All jobs are killed, as a machine that loses power does it: nobody closes a connection first. The logs go, too."""
         alive = [(node, node.running()) for node in self]
         for _, job in alive:
             with contextlib.suppress(ProcessLookupError):  # a rank whose neighbour has just gone ends by itself
                 os.kill(job["pid"], signal.SIGKILL)
         for node, job in alive:
             wait_until(lambda n=node, k=job["id"]: n.state_of(k) in ("exited", "lost"), "the end of the job")
+        for node in self:  # the steps after the checkpoint come again
+            os.unlink(f"{self.dir}/{node.name}/log/ring.log")
 
     def exchange(self):
         """Each node becomes what the next one was: its address and its log."""

@@ -18,7 +18,7 @@ import signal
 import subprocess
 import time
 
-from cases import Failed, case, expect, find_build, main, read_text, run, wait_until
+from cases import Failed, case, expect, main, read_text, run, shim_steps, wait_until
 from nodes import Nodes
 
 SWEEP = os.environ.get("BRUMATE_TEST_SWEEP")
@@ -54,8 +54,7 @@ class Kill:
 
 
 def all_kills():
-    shim = find_build().program("brumate-shim")
-    steps = subprocess.run([shim, "--steps"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    steps = shim_steps()
     found = []
     for verb in ("checkpoint", "restore"):
         points = [f"{step}.{side}" for step in steps if step.startswith(verb + ".") for side in ("begin", "end")]

@@ -76,8 +76,6 @@ def it_goes_on_and_is_killed(bed):
         nodes.set_ok("checkpoint", "-R", "--name", "kept", *nodes.members())
         nodes.go_on()
         nodes.forget()
-        for node in nodes:
-            os.unlink(f"{nodes.dir}/{node.name}/log/ring.log")
         nodes.set_ok("restore", "kept")
         nodes.go_on()
 
@@ -481,8 +479,6 @@ def clocks_minutes_apart(bed):
             expect(node.ok("prune", "--leftovers").out == "0\n", "it is a leftover")
         nodes.go_on()
         nodes.forget()
-        for node in nodes:
-            os.unlink(f"{nodes.dir}/{node.name}/log/ring.log")
         nodes.set_ok("restore", "two")
         nodes.go_on()
         nodes.set_ok("rm", "one")
@@ -522,8 +518,6 @@ def twenty_times(bed):
                 held.append(locked(saved))
                 nodes.go_on(1)
                 nodes.forget()
-                for node in nodes:  # the steps after the checkpoint come again
-                    os.unlink(f"{nodes.dir}/{node.name}/log/ring.log")
             elif turn % 2:
                 nodes.exchange()
                 where = [f"node{(k + 1) % 3}=node{k}" for k in range(3)]

@@ -18,10 +18,9 @@ import os
 import random
 import re
 import signal
-import subprocess
 import time
 
-from cases import Failed, LaterLog, case, expect, find_build, main, process_start, read_text, wait_until
+from cases import Failed, LaterLog, case, expect, main, process_start, read_text, shim_steps, wait_until
 
 SECONDS = float(os.environ.get("BRUMATE_TEST_SECONDS", "36"))
 SEED = int(os.environ.get("BRUMATE_TEST_SEED", "0")) or int(time.time())
@@ -69,11 +68,6 @@ class Stop:
         return "stop" + VICTIMS.get(self.victim, "")
 
 
-def steps():
-    shim = find_build().program("brumate-shim")
-    return subprocess.run([shim, "--steps"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
-
-
 def can_be(victim, verb, point, end):
     """What descends from a reaper that is killed outlives the job where the job's first shim is gone."""
     if victim == "criu":
@@ -84,7 +78,7 @@ def can_be(victim, verb, point, end):
 def all_stops():
     found = []
     for verb in VERBS:
-        points = [f"{step}.{side}" for step in steps() if step.startswith(verb + ".") for side in ("begin", "end")]
+        points = [f"{step}.{side}" for step in shim_steps() if step.startswith(verb + ".") for side in ("begin", "end")]
         for end in ("CONT", "KILL"):
             found += [Stop(victim, verb, point, end) for point in (*points, *WITHIN[verb]) for victim in VICTIMS
                       if can_be(victim, verb, point, end)]
