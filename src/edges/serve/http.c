@@ -43,7 +43,8 @@ struct http_server {
 /* A connection. */
 struct exchange {
 	struct http_server *server;
-	int fd;	    /* owned */
+	int fd; /* owned */
+	struct ucred peer;
 	char *text; /* what has come; owned */
 	size_t len_bytes;
 	struct http_head request;
@@ -142,21 +143,18 @@ static void run_method(const struct exchange *x, const char *name)
 {
 	struct service_call call = {
 		.cancel = { { { .fd = x->fd }, { .fd = x->server->stop_fd, .events = POLLIN } } },
+		.uid = x->peer.uid,
+		.gid = x->peer.gid,
+		.pid = x->peer.pid,
 	};
 	auto_json json_t *parameters = NULL, *reply = NULL;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	struct ucred peer;
 	int r = read_parameters(&parameters, x, &err);
 
 	if (r < 0) {
 		answer_error(x, "400 Bad Request", &err);
 		return;
 	}
-	if (fd_peer(x->fd, &peer) < 0)
-		return;
-	call.uid = peer.uid;
-	call.gid = peer.gid;
-	call.pid = peer.pid;
 	r = service_call(name, &call, parameters, &reply, &err);
 	if (r < 0)
 		answer_error(x, NULL, &err);
@@ -253,11 +251,9 @@ static void refuse_request(const struct exchange *x, int r)
 			refuse(x, known[i].status, -r, known[i].why);
 }
 
-static bool may_ask(const struct exchange *x)
+static bool may_ask(struct exchange *x)
 {
-	struct ucred peer;
-
-	return fd_peer(x->fd, &peer) == 0 && (peer.uid == geteuid() || peer.uid == 0);
+	return fd_peer(x->fd, &x->peer) == 0 && (x->peer.uid == geteuid() || x->peer.uid == 0);
 }
 
 /* What comes after the request is read, as otherwise the kernel would drop the answer. */
