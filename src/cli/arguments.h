@@ -20,6 +20,9 @@ bool words_contain(const char *words, const char *word);
 /** The states of a job that is no more, as words_contain() takes them. */
 #define STATES_ENDED "exited lost"
 
+/** Those of a job that has no processes. */
+#define STATES_WITHOUT_PROCESSES STATES_ENDED " checkpointed"
+
 enum { WORDS_LISTED_BYTES = 256 };
 
 /** The space-separated @words as a sentence has them: "auto, none, lz4 or zstd". */

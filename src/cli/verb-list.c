@@ -357,9 +357,7 @@ static int filter_jobs(json_t *jobs, const char *text, struct brumate_error *err
 
 static bool has_job_ended(json_t *job)
 {
-	static const char ended[] = "exited lost checkpointed";
-
-	return words_contain(ended, text_of(job, "state"));
+	return words_contain(STATES_WITHOUT_PROCESSES, text_of(job, "state"));
 }
 
 static json_int_t gpu_bytes_of(json_t *job)

@@ -163,7 +163,7 @@ static int check_here(const char *job, struct brumate_error *err)
 	int r = client_ask_about("Status", "job", job, &reply, err);
 	const char *state = text_of(json_object_get(reply, "job"), "state");
 
-	return r == 0 && words_contain("exited lost checkpointed", state)
+	return r == 0 && words_contain(STATES_WITHOUT_PROCESSES, state)
 		       ? brumate_fail(err, EBUSY, "job %s is %s", job, state)
 		       : r;
 }
