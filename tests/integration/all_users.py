@@ -170,7 +170,7 @@ def before_maintenance_and_back(bed):
     background = Background([bed.brumate, "suspend", "--all-users"], env_of_root(bed), cwd="/")
     with bed.holding("suspend.gate.begin", background):
         os.kill(bed.pid(jobs[1][0]), signal.SIGKILL)
-        bed.expect_state(jobs[1][0], "exited")
+        bed.wait_state(jobs[1][0], ("exited",))
     code, out, err = background.end()
     expect(code == 0 and out.split() == [jobs[0][0]] and f"{bed.uid}/{jobs[1][0]} has ended meanwhile" in err, f"exit {code}: {out} {err}")
 
