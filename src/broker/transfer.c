@@ -262,7 +262,7 @@ static void unmap_behind(struct lane *l)
 			pthread_cond_wait(&t->changed, &t->lock);
 		stopped = t->state == TRANSFER_STOPPED;
 		pthread_mutex_unlock(&t->lock);
-		if (!stopped)
+		if (!stopped && fault_point("data.unmap") == 0)
 			unmap_pieces(l, i + 1);
 		bytes = 0;
 	}

@@ -112,6 +112,22 @@ def memory_it_asks_for_comes_first(bed):
 
 
 @case
+def memory_that_is_copied_and_not_free_yet(bed):
+    """What waits for memory goes on waiting where the broker has copied all and not unmapped it."""
+    job, log = bench_job(bed, "--grow", 240, mib=160)
+    with draining(bed, job, log, "copy") as saving:
+        os.kill(bed.pid(job), signal.SIGHUP)
+        log.wait_for("^asks")
+        wait_until(lambda: waits_for_memory(bed.pid(job)), "the program to ask for memory")
+        bed.fault("data.unmap", "hold", "drain.let-go", "hold")
+    with bed.holding("drain.let-go", saving):
+        expect(not seen(log, "grown|.*ERR"), log.text())
+    done(saving)
+    log.wait_for("^grown")
+    check(bed, job, log)
+
+
+@case
 def room_for_a_part(bed):
     """There is no room for all of it twice: what has none is copied before the job goes on, and let go of."""
     job, log = bench_job(bed, "--change", "50", mib=320)
