@@ -44,6 +44,7 @@ enum {
 	NAME_BYTES = 108,	   /* of a unix socket */
 	UNINTERRUPTIBLE_MS = 1000, /* what all of a tree get to end such waits */
 	LOOK_AGAIN_MS = 5,
+	ACCEPT_LOOKS = 20,	 /* of 10 ms: what a busy machine takes to accept a connection */
 	THREAD_BYTES_MAX = 4096, /* of what /proc says of one */
 };
 
@@ -520,12 +521,20 @@ static void note_unix(struct scan *s, const struct unix_socket *u)
 			s->fds[i].is_unix = true;
 }
 
+/* What was added last is about this socket. */
+static void note_inode(struct scan *s, unsigned inode)
+{
+	if (s->report.n)
+		s->report.items[s->report.n - 1].inode = inode;
+}
+
 static void refuse_waiting_outside(struct scan *s, const struct scan_fd *f)
 {
 	add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "unix-in-flight",
 		    "wait until it is accepted; suspend and resume work",
 		    "waits for a process outside the job to accept its unix connection (fd %d)",
 		    f->fd);
+	note_inode(s, (unsigned)f->st.st_ino);
 }
 
 static void add_outside(struct scan *s, const struct unix_socket *u, const struct scan_fd *f)
@@ -585,11 +594,13 @@ static void check_socket(struct scan *s, const struct unix_socket *u)
 
 	check_waiting(s, u, f);
 	if (f && !u->peer && u->type != SOCK_DGRAM && u->state == TCP_ESTABLISHED && u->n_sent &&
-	    !u->has_ended)
+	    !u->has_ended) {
 		add_finding(s, SCAN_REFUSE, SCAN_CRIU, f->process, "unix-in-flight",
 			    "wait until it is accepted; suspend and resume work",
 			    "has sent by a unix socket (fd %d) that nobody has accepted yet",
 			    f->fd);
+		note_inode(s, u->inode);
+	}
 	if (!f || !u->peer || find_inode(s, "socket:", u->peer))
 		return;
 	if (u->type == SOCK_DGRAM)
@@ -1093,16 +1104,25 @@ static bool has_refusal(const struct scan_report *r)
 	return false;
 }
 
+static bool has_in_flight(const struct scan_report *r)
+{
+	for (size_t i = 0; i < r->n; i++)
+		if (r->items[i].inode)
+			return true;
+	return false;
+}
+
 static bool has_like(const struct scan_report *r, const struct scan_finding *f)
 {
 	for (size_t i = 0; i < r->n; i++)
-		if (r->items[i].pid == f->pid && !strcmp(r->items[i].what, f->what))
+		if (r->items[i].pid == f->pid && r->items[i].inode == f->inode &&
+		    !strcmp(r->items[i].what, f->what))
 			return true;
 	return false;
 }
 
 /* What is refused stands at a second look, too: a process in the middle of exec(2) still has the files that it is
- * about to close. */
+ * about to close, and a connection that is being made is accepted by then. */
 static int look_again(struct scan *s, unsigned scopes, struct brumate_error *err)
 {
 	struct scan again = { .report = SCAN_REPORT_EMPTY, .tree = s->tree };
@@ -1136,12 +1156,17 @@ static void drop_ended(struct scan *s)
 int scan_tree(struct scan_report *ret, const struct proc_tree *tree, unsigned scopes,
 	      struct brumate_error *err)
 {
+	const struct timespec pause = { .tv_nsec = 10 * (long)NS_PER_MS };
 	struct scan s = { .report = SCAN_REPORT_EMPTY, .tree = tree };
 	int r = look(&s, scopes, err);
 
 	drop_ended(&s);
 	if (r == 0 && has_refusal(&s.report))
 		r = look_again(&s, scopes, err);
+	for (int i = 0; i < ACCEPT_LOOKS && r == 0 && has_in_flight(&s.report); i++) {
+		nanosleep(&pause, NULL);
+		r = look_again(&s, scopes, err);
+	}
 	if (r < 0) {
 		scan_report_fini(&s.report);
 		return brumate_wrap(err, r, "scan");

@@ -53,6 +53,7 @@ struct scan_finding {
 	char what[32]; /* stable key: "io_uring", "managed-memory", "legacy-ipc", "peer-access" … */
 	char text[256]; /* "process 123 (python3) has an io_uring (fd 7)" */
 	char hint[256]; /* what to do about it */
+	unsigned inode; /* of a socket that waits to be accepted; otherwise 0 */
 };
 
 /** The key of TCP connections: where it is a note, the other end is outside the tree. */

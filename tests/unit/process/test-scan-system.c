@@ -14,7 +14,9 @@
 #include <linux/seccomp.h>
 #include <linux/vm_sockets.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -383,6 +385,50 @@ static bool not_accepted_and_closed(void)
 	return close(client_of(&address)) == 0;
 }
 
+static atomic_int n_accepted;
+
+static void *accept_late(void *arg)
+{
+	const struct timespec late = { .tv_nsec = 30000000 };
+
+	for (int *fd = arg;;) {
+		nanosleep(&late, NULL);
+		close(accept(*fd, NULL, NULL));
+		atomic_fetch_add(&n_accepted, 1);
+	}
+	return NULL;
+}
+
+/* One connection after the other, none of which waits for long. */
+static void *send_all_the_time(void *arg)
+{
+	char c;
+
+	for (const struct sockaddr_un *address = arg;;) {
+		int fd = client_of(address);
+
+		if (write(fd, "data", 4) < 0 || read(fd, &c, 1) > 0)
+			_exit(1);
+		close(fd);
+	}
+	return NULL;
+}
+
+static bool always_accepts_late(void)
+{
+	static struct sockaddr_un address;
+	static int fd;
+	pthread_t late, all_the_time;
+
+	fd = listener(&address);
+	if (pthread_create(&late, NULL, accept_late, &fd) ||
+	    pthread_create(&all_the_time, NULL, send_all_the_time, &address))
+		return false;
+	while (!atomic_load(&n_accepted))
+		sched_yield();
+	return true;
+}
+
 static bool accepted_with_data(void)
 {
 	struct sockaddr_un address;
@@ -636,6 +682,19 @@ static void notes_clients_that_wait(void)
 	close(fd);
 }
 
+/* A client that is made between two looks of one scan is noted as one from outside. */
+static void waits_for_what_is_accepted_soon(void)
+{
+	static const struct one one = NOTHING(always_accepts_late);
+	struct little l = little_start(has, (void *)&one);
+
+	little_wait_ready(&l);
+	scan(l.pid);
+	for (size_t i = 0; i < report.n; i++)
+		CHECK(report.items[i].level == SCAN_NOTE);
+	end(&l);
+}
+
 static bool sealed_memory(void)
 {
 	enum { MSEAL = 462 }; /* on all machines */
@@ -683,6 +742,7 @@ int main(void)
 	finds_what_is_not_carried();
 	finds_objects_of_system_v();
 	notes_clients_that_wait();
+	waits_for_what_is_accepted_soon();
 	notes_sealed_memory();
 	refuses_who_waits_outside();
 	scan_report_fini(&report);
