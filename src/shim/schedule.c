@@ -142,6 +142,7 @@ static void make_checkpoint(void *arg)
 	int r = begin(&own, s, &err);
 	if (r == 0)
 		r = engine_checkpoint(&own.op, &err);
+	s->ending = true; /* by the record it runs: who reads that and asks for more waits */
 	op_finish(&own.op, r);
 	if (r < 0)
 		note_failure(s, &err);

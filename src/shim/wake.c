@@ -122,13 +122,13 @@ static void resume(void *arg)
 	const int room = make_room(w, &err);
 	int r = shim_own_init(&own, s, "resume", &asked, REQUEST_RESUME, room < 0 ? NULL : &err);
 
-	if (room == 0) {
-		r = r == 0 ? engine_resume(&own.op, &err) : r;
+	if (room == 0 && r == 0)
+		r = engine_resume(&own.op, &err);
+	s->ending = true; /* by the record it runs: who reads that and asks for more waits */
+	if (room == 0)
 		op_finish(&own.op, r);
-	} else {
+	else
 		r = room;
-	}
-	s->ending = true;
 	w->lacks_room = r == -ENOSPC;
 	if (r == 0) {
 		tell_event(w);

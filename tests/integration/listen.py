@@ -42,8 +42,10 @@ def who_connects_is_answered(bed):
         it.settle()
         expect(bed.job(it.job)["ports"] is None, "its ports are still held")
         it.ask()
-    woken = [e for e in events(bed, "wake") if e["call"] == "connect"]
-    expect(len(woken) == 3 and all(e["address"] == f"127.0.0.1:{it.port}" for e in woken), woken)
+    def woken():
+        return [e for e in events(bed, "wake") if e["call"] == "connect"]
+    wait_until(lambda: len(woken()) >= 3, "the last wake to be told")
+    expect(len(woken()) == 3 and all(e["address"] == f"127.0.0.1:{it.port}" for e in woken()), woken())
 
 
 @case

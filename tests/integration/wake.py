@@ -16,6 +16,14 @@ def events(bed, kind):
     return [e for e in lines if e["event"] == kind]
 
 
+def wakes(bed, n):
+    """The events of so many, and no more: the last comes a moment after the job is back."""
+    wait_until(lambda: len(events(bed, "wake")) >= n, f"{n} wakes to be told")
+    found = events(bed, "wake")
+    expect(len(found) == n, found)
+    return found
+
+
 @case
 def a_request_wakes_it(bed):
     it = Server(bed, "model")
@@ -33,9 +41,8 @@ def a_request_wakes_it(bed):
         wait_until(lambda: it.state() == "running", "it to have its GPU by its record, too")
         it.ask()
     kept.close()
-    it.settle()
-    woken = events(bed, "wake")
-    expect(len(woken) == 3 and all(e["call"].startswith("cu") and e["pid"] for e in woken), woken)
+    woken = wakes(bed, 3)
+    expect(all(e["call"].startswith("cu") and e["pid"] for e in woken), woken)
 
 
 @case
@@ -78,7 +85,7 @@ def threads_that_look_wake_nobody(bed):
     it.suspend()
     it.ask()
     it.settle()
-    expect(len(events(bed, "wake")) == 2, events(bed, "wake"))
+    wakes(bed, 2)
 
 
 @case
