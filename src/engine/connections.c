@@ -102,15 +102,24 @@ static int make_as_user(struct connections *c, struct op *op, bool is_apart,
 		     : connections_make(c, is_apart, together_others(op), wait_for_ended, op, err);
 }
 
+static int load_and_make(struct connections *c, struct op *op, bool is_apart,
+			 struct brumate_error *err)
+{
+	int r = load(c, op, err);
+
+	if (r == 0)
+		r = make_as_user(c, op, is_apart, err);
+	if (r < 0)
+		connections_fini(c);
+	return r;
+}
+
 int op_connections_give(struct op *op, bool is_apart, struct criu_inherit **inherits, size_t *n,
 			struct brumate_error *err)
 {
 	struct connections *c = &op->restore.connections;
-	int r;
+	int r = c->n ? 0 : load_and_make(c, op, is_apart, err);
 
-	connections_fini(c);
-	if ((r = load(c, op, err)) == 0)
-		r = make_as_user(c, op, is_apart, err);
 	if (r == 0 && (r = fault_point("restore.connected")) < 0)
 		return brumate_fail(err, -r, "injected with connections made: %s", strerror(-r));
 	for (size_t i = 0; i < 2 * c->n && r == 0; i++) {
@@ -137,4 +146,9 @@ void op_connections_keep(struct op *op)
 		if (c->items[i / 2].elsewhere != (int)(i % 2))
 			connection_keep(c->items[i / 2].ends[i % 2].fd);
 	connections_fini(c);
+}
+
+void op_connections_drop(struct op *op)
+{
+	connections_fini(&op->restore.connections);
 }

@@ -24,6 +24,7 @@
 #include "base/thread.h"
 #include "criu/images.h"
 #include "engine/attributes.h"
+#include "engine/connections.h"
 #include "engine/job-files.h"
 #include "engine/rights.h"
 #include "engine/secret.h"
@@ -557,6 +558,7 @@ static int restore_apart(struct rehearsing *h, struct brumate_error *err)
 	};
 	int r = step_run_criu(h->op, &options, err);
 
+	op_connections_drop(h->op);
 	if (!h->is_same)
 		return r < 0 ? r : brumate_fail(err, EIO, "CRIU let the job go by itself");
 	if (err)

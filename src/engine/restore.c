@@ -610,7 +610,6 @@ int step_run_criu(struct op *op, struct criu_options *own, struct brumate_error 
 		own->inherits = inherits;
 		r = call_criu(op, own, err);
 	}
-	connections_fini(&op->restore.connections);
 	externals_close(inherits, own->n_inherits);
 	return r;
 }
@@ -691,6 +690,22 @@ static int restore_files(struct op *op, struct brumate_error *err)
 	return r;
 }
 
+/* With the process ids that they had, or else in a namespace of their own. */
+static int try_all(struct op *op, int work_fd, struct brumate_error *err)
+{
+	int r = try_with_their_ids(op, work_fd, err);
+	if (r != -EEXIST || op->restore.use_pid_ns)
+		return r;
+
+	const struct brumate_error why = *err;
+	if ((r = check_may_have_namespace(why.text, err)) < 0)
+		return r;
+	op->restore.use_pid_ns = true;
+	progress_note(&op->progress, "%s: restored in a new pid namespace", err->text);
+	*err = BRUMATE_ERROR_NONE;
+	return try_processes(op, work_fd, err);
+}
+
 static int restore_processes(struct op *op, struct brumate_error *err)
 {
 	struct criu_user *user;
@@ -710,17 +725,9 @@ static int restore_processes(struct op *op, struct brumate_error *err)
 	auto_close int work_fd = target_open_criu_dir(op->target, err);
 	if (work_fd < 0)
 		return work_fd;
-	r = try_with_their_ids(op, work_fd, err);
-	if (r != -EEXIST || op->restore.use_pid_ns)
-		return r;
-
-	const struct brumate_error why = *err;
-	if ((r = check_may_have_namespace(why.text, err)) < 0)
-		return r;
-	op->restore.use_pid_ns = true;
-	progress_note(&op->progress, "%s: restored in a new pid namespace", err->text);
-	*err = BRUMATE_ERROR_NONE;
-	return try_processes(op, work_fd, err);
+	r = try_all(op, work_fd, err);
+	op_connections_drop(op);
+	return r;
 }
 
 /* The restored processes. Where the root has ended, the others are our children. */

@@ -606,6 +606,12 @@ def user_ring(bed, n):
     return names, logs
 
 
+def end_ring(bed):
+    """Of two."""
+    bed.end("ring0")
+    expect(bed.cli("wait", "ring1").code == 3, "the other rank does not find its connection closed")
+
+
 @case
 @as_user
 def connections_of_a_user(bed):
@@ -659,8 +665,30 @@ def whoever_of_a_user_is_killed(bed):
     bed.ok("set", "restore", "kept")
     for log in logs:
         log.goes_on(3)
-    bed.end("ring0")
-    expect(bed.cli("wait", "ring1").code == 3, "the other rank does not find its connection closed")
+    end_ring(bed)
+
+
+@case
+@as_user
+def a_member_whose_process_id_is_taken_for_a_moment(bed):
+    """After the look at it: CRIU is tried again, with the connections of which the other member has the other ends by then."""
+    names, logs = user_ring(bed, 2)
+    pids = [bed.pid(name) for name in names]
+    bed.ok("set", "checkpoint", "--name", "again", *names)
+
+    def missing():
+        return [pid for pid in pids if not os.path.exists(f"/proc/{pid}")]
+    with bed.held_at("restore.spawned", "set", "restore", "--timeout", "60s", "again") as restore:
+        wait_until(lambda: len(missing()) == 1, "the other member to be built")
+        squatter = bed.take_pid(*missing())
+        bed.fault("restore.taken", "hold")
+    with bed.holding("restore.taken", restore):
+        squatter.end()
+    code, _, err = restore.end()
+    expect(code == 0, f"exit {code}: {err}")
+    for log in logs:
+        log.goes_on(3)
+    end_ring(bed)
 
 
 @case
