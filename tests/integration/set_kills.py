@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """SIGKILL to whoever takes part in a set that is saved or restored, at each step: the shim, CRIU, the job, its keeper, its reaper and the
-broker of a node, what speaks for it, and the coordinator. One rule for all: the command ends in its time; the set is decided or it is not,
+broker of a node, what speaks for it, its launcher, and the coordinator. One rule for all: the command ends in its time; the set is decided or it is not,
 for all members alike; and whatever data passes between them afterwards is right, so no connection is still held.
 
 A slice of them fits into make check. All of them, or every N-th from the K-th on, with so many members:
@@ -16,6 +16,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 
 from cases import Failed, case, expect, main, read_text, run, shim_steps, wait_until
@@ -24,7 +25,7 @@ from nodes import Nodes
 SWEEP = os.environ.get("BRUMATE_TEST_SWEEP")
 ONLY = os.environ.get("BRUMATE_TEST_ONLY")
 MEMBERS = int(os.environ.get("BRUMATE_TEST_MEMBERS", "2"))
-SLICE, ALWAYS = "5/37", re.compile(r"channel killed at restore\.open\.begin ")
+SLICE, ALWAYS = "5/46", re.compile(r"channel killed at restore\.open\.begin ")
 TIMEOUT_S, SPARE_S, SETTLES_S = 20, 15, 60  # to give up takes the coordinator 10 s where somebody does not answer
 WITHIN = {
     "checkpoint": ("checkpoint.at-ready", "agent.gate", "checkpoint.at-idle", "agent.export", "checkpoint.frozen", "checkpoint.dumped",
@@ -35,9 +36,29 @@ WITHIN = {
 OF_ALL = {"checkpoint": ("set.all-ready", "set.all-idle", "set.all-held", "set.all-stored", "set.committed", "set.done"),
           "restore": ("set.all-ready", "set.all-built", "set.all-filled", "set.committed", "set.done")}
 BY_SHIM = {"shim": "kill", "criu": "kill:criu", "job": "kill:job", "keeper": "kill:keeper", "reaper": "kill:reaper", "broker": "kill:broker"}
-BY_TEST = ("channel", "coordinator")
+BY_TEST = ("channel", "coordinator", "relay", "shell")
 HAVE_CRIU = re.compile(r"checkpoint\.(criu-start\.end|meet|gate|park|copy|unmap|gpu|criu|frozen|dumped|at-idle|at-held)|"
                        r"restore\.(criu|built|restored)|agent\.(gate|export)")
+
+
+# One that passes on what is said, as ssh and srun do, and one that only waits, as the shell of `sh -c "...; ..."`.
+LAUNCHERS = {
+    "relay": """#!{python}
+import os, subprocess, sys, threading
+there = subprocess.Popen(["{on}", *sys.argv[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+def pass_on(source, to):
+    while said := os.read(source, 65536):
+        os.write(to, said)
+    os.close(to)
+threading.Thread(target=pass_on, args=(0, there.stdin.fileno()), daemon=True).start()
+pass_on(there.stdout.fileno(), 1)
+sys.exit(there.wait())
+""",
+    "shell": """#!/bin/sh
+"{on}" "$@"
+exit $?
+""",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +91,10 @@ class Set:
 
     def __init__(self, bed, nodes):
         self.bed, self.nodes, self.number = bed, nodes, 0
+        for name, text in LAUNCHERS.items():
+            with open(f"{nodes.dir}/{name}", "w", encoding="utf-8") as file:
+                file.write(text.format(python=sys.executable, on=nodes.on))
+            os.chmod(f"{nodes.dir}/{name}", 0o700)
 
     def start(self):
         for node in self.nodes:
@@ -97,6 +122,8 @@ class Set:
             self.bed.fault(kill.point, "kill")
             done = run(argv, env=self.bed.command_env(), timeout=TIMEOUT_S + SPARE_S)
             return done.code, done.err, not self.bed.disarm()
+        if kill.victim in LAUNCHERS:
+            argv = [f"{self.nodes.dir}/{kill.victim} %n" if word == f"{self.nodes.on} %n" else word for word in argv]
         self.nodes.fault(node, kill.point, BY_SHIM.get(kill.victim, "hold"))
         process = subprocess.Popen(argv, env=self.bed.command_env(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)
@@ -119,7 +146,7 @@ class Set:
         if kill.victim == "coordinator":
             process.kill()
         else:
-            for pid in self.channels(node):
+            for pid in self.launchers(kill.victim, node, process) if kill.victim in LAUNCHERS else self.channels(node):
                 os.kill(pid, signal.SIGKILL)
         with open(fault + ".held", "wb"):
             pass
@@ -132,6 +159,12 @@ class Set:
             with contextlib.suppress(FileNotFoundError):
                 if os.readlink(f"/proc/{pid}/ns/mnt") == here and read_text(f"/proc/{pid}/cmdline").split("\0")[1:3] == ["set", "member"]:
                     found.append(pid)
+        return found
+
+    def launchers(self, name, node, process):
+        children = read_text(f"/proc/{process.pid}/task/{process.pid}/children").split()
+        found = [int(pid) for pid in children if {f"{self.nodes.dir}/{name}", node.name} <= set(read_text(f"/proc/{pid}/cmdline").split("\0"))]
+        expect(len(found) == 1, f"launchers of {node.name}: {found}")
         return found
 
     def disarm(self, node):
@@ -198,6 +231,7 @@ class Set:
         code, err, killed = self.run(kill, argv)
         try:
             decided = os.path.exists(f"{self.nodes.store}/.sets/kept")
+            expect(decided or kill.victim != "shell", "nobody needs that shell, and there is no set")
             runs = self.expect_saved(kill, code, decided)
             if decided:
                 self.restore()
@@ -214,6 +248,7 @@ class Set:
         code, err, killed = self.run(kill, self.nodes.set_argv("restore", "--timeout", f"{TIMEOUT_S}s", "kept"))
         try:
             states = self.settled("running", "checkpointed", *(("exited", "lost") if kill.victim in ("job", "reaper") else ()))
+            expect(code == 0 or kill.victim != "shell", "nobody needs that shell, and the set is not back")
             expect(len(set(states)) == 1 or kill.victim in ("job", "reaper"), f"some are back: {states}")
             if states == ["running"] * len(states) and (code == 0 or kill.victim not in ("job", "reaper")):
                 self.nodes.go_on(2)
