@@ -70,7 +70,8 @@ int stream_new(struct stream **ret, struct transfer *t, struct brumate_error *er
 		return 0;
 	}
 	stream_free(s);
-	return brumate_fail(err, EOPNOTSUPP, "ring: the pool has no room for one");
+	return brumate_fail(err, ENOMEM, "the broker has no memory for a ring of %llu MiB",
+			    SLOTS_MIN * TRANSFER_SLOT_BYTES >> 20);
 }
 
 void stream_free(struct stream *s)

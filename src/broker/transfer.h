@@ -45,7 +45,7 @@ void transfer_finish(struct transfer *t);
 
 struct stream;
 
-/** Takes a ring for the transfer from the pool. -EOPNOTSUPP: there is no room for one. */
+/** Takes a ring for the transfer from the pool. -ENOMEM. */
 int stream_new(struct stream **ret, struct transfer *t, struct brumate_error *err);
 /** No lane runs any more. Accepts NULL. */
 void stream_free(struct stream *s);

@@ -179,8 +179,7 @@ struct chunks_stream {
 	const struct chunks_part *parts;
 	size_t n;
 	bool unverified; /* the caller compares the digests */
-	/* Whether there is room for @item; called in the order of items. With @block, waits for room. Returns 1; 0:
-	 * not yet; -ECANCELED. */
+	/* Makes room for @item and all before it. With @block, waits for that. Returns 1; 0: not yet; -ECANCELED. */
 	int (*admit)(void *arg, size_t item, bool block);
 	void *(*room)(void *arg, size_t item); /* for CHUNK_BYTES: at a multiple of 4096 */
 	int (*filled)(void *arg, size_t item); /* the part has been read. <0: stopped */
@@ -188,7 +187,7 @@ struct chunks_stream {
 	void *arg;
 };
 
-/** Loads @s. A chunk that is wanted for several parts is read once, as far as a bounded amount of memory keeps it. -EOPNOTSUPP: packs are not local (struct pack_source). -EINVAL: a part is
+/** Loads @s. A chunk that is wanted for several parts is read once, as far as a bounded amount of memory keeps it. -EINVAL: a part is
  * not stored, or shorter. Other errors as for chunks_load_all(). */
 int chunks_load_stream(struct chunks_reader *m, const struct chunks_stream *s,
 		       bool (*cancelled)(void *arg), void *arg, struct brumate_error *err);

@@ -358,6 +358,7 @@ struct span {
 	uint32_t pack;
 	uint64_t offset;
 	size_t len_bytes;
+	const void *ready; /* the bytes of its one chunk; NULL: it is read */
 };
 
 static const struct chunk_record *record_of_item(const struct far *f, size_t item)
@@ -372,10 +373,14 @@ static bool take_span(struct far *f, struct span *ret)
 
 	pthread_mutex_lock(&f->lock);
 	*ret = (struct span){ .first = f->next };
-	for (; f->next < f->task->n; f->next++, ret->n++) {
+	for (; f->next < f->task->n && !ret->ready; f->next++, ret->n++) {
 		const struct chunk_record *c = record_of_item(f, f->next);
 		size_t len = chunk_padded(c->stored_bytes);
+		const void *ready = f->task->ready ? f->task->ready(f->task->arg, f->next) : NULL;
 
+		if (ready && found)
+			break;
+		ret->ready = ready;
 		if (!found) {
 			ret->pack = c->pack;
 			ret->offset = c->offset;
@@ -390,12 +395,14 @@ static bool take_span(struct far *f, struct span *ret)
 	return found;
 }
 
-/* Stops all threads, so that none waits for a network answer that is not needed any more. Returns true for the first
- * caller. */
+/* Stops all threads, so that none waits for room, or for a network answer that is not needed any more. Returns true for
+ * the first caller. */
 static bool stop_all(struct far *f)
 {
 	if (atomic_exchange(&f->stopped, true))
 		return false;
+	if (f->task->stop)
+		f->task->stop(f->task->arg);
 	pthread_mutex_lock(&f->lock);
 	for (size_t i = 0; i < FETCHERS_MAX; i++)
 		if (f->readers[i])
@@ -420,17 +427,30 @@ static int give_chunk(struct far *f, void *reader, const struct stored_chunk *c,
 	return r < 0 ? r : f->task->fn(f->task->arg, c, err);
 }
 
+/* What is in the way of no other thread waits here: all before it have been taken, and a chunk is written as soon as there is
+ * room for it. */
+static bool is_admitted(struct far *f, size_t item)
+{
+	if (atomic_load(&f->stopped))
+		return false;
+	if (!f->task->admit || f->task->admit(f->task->arg, item, true) > 0)
+		return true;
+	stop_all(f);
+	return false;
+}
+
 static int give_span(struct far *f, void *reader, const struct span *s, char *buf,
 		     struct codec *codec, struct brumate_error *err)
 {
 	int r = 0;
 
-	for (size_t i = s->first; r == 0 && i < s->first + s->n && !atomic_load(&f->stopped); i++) {
+	for (size_t i = s->first; r == 0 && i < s->first + s->n && is_admitted(f, i); i++) {
 		const struct chunk_record *record = record_of_item(f, i);
 		struct stored_chunk c = { .reader = f->m,
 					  .record = record,
 					  .item = i,
 					  .stored = buf + (record->offset - s->offset),
+					  .ready = s->ready,
 					  .codec = codec };
 
 		r = give_chunk(f, reader, &c, err);
@@ -448,7 +468,8 @@ static int fetch_spans(struct far *f, void *reader, struct brumate_error *err)
 	if (r < 0 || !buf)
 		return brumate_fail(err, ENOMEM, "%m");
 	while (r == 0 && !atomic_load(&f->stopped) && take_span(f, &s)) {
-		r = f->m->source->read(reader, s.pack, s.offset, buf, s.len_bytes, err);
+		r = s.ready ? 0
+			    : f->m->source->read(reader, s.pack, s.offset, buf, s.len_bytes, err);
 		if (r == 0)
 			r = give_span(f, reader, &s, buf, codec, err);
 	}
@@ -1082,8 +1103,6 @@ int chunks_load_stream(struct chunks_reader *m, const struct chunks_stream *s,
 
 	if (!chunks || !o.repeated)
 		return brumate_fail(err, ENOMEM, "%m");
-	if (m->source)
-		return brumate_fail(err, EOPNOTSUPP, "packs are far: %m");
 	int r = find_chunks(m, s, chunks, o.repeated);
 	if (r < 0)
 		return brumate_fail(err, -r, "parts of regions: %m");

@@ -70,10 +70,9 @@ struct chunks_task {
 	stored_chunk_fn fn;
 	/* Returns memory into which a raw chunk may be read directly, or NULL. May be NULL. */
 	void *(*room)(void *arg, size_t item, size_t len_bytes);
-	/* Whether the item may be started; called in the order of items. With @block, waits; the thread then has no
-	 * item under way. Returns 1; 0: not yet; <0: no more items. NULL: all may be started. Not for remote packs. */
+	/* Whether the item may be started, and all before it. With @block, waits; the thread then has no item under way. Returns 1; 0: not yet; <0: no more items. NULL: all may be started. */
 	int (*admit)(void *arg, size_t item, bool block);
-	/* Returns the bytes of the item's chunk, which then is not read, or NULL. May be NULL. Not for remote packs. */
+	/* Returns the bytes of the item's chunk, which then is not read, or NULL. May be NULL. */
 	const void *(*ready)(void *arg, size_t item);
 	void (*stop)(void *arg); /* with admit(): a thread has failed, so waiting must end */
 	void *arg;

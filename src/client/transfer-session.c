@@ -668,8 +668,6 @@ int transfer_client_stream(struct transfer_client *c, const struct transfer_requ
 		r = send_packet(c, &p, NULL, 0, err);
 	if (r == 0)
 		r = receive_answers(&q, err);
-	if (r == -EBADMSG && !q.begun) /* an older broker */
-		r = -EOPNOTSUPP;
 	return end_in(&q, r, ret_fds, ret_compared);
 }
 

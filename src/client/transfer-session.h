@@ -148,8 +148,7 @@ int transfer_client_in(struct transfer_client *c, const struct transfer_request 
 		       const struct host_copy *from, int *ret_fds, bool *ret_compared,
 		       struct brumate_error *err);
 
-/** Like transfer_client_in(), but without a host copy: its bytes come by transfer_client_fill(). -EOPNOTSUPP: the
- * broker has no memory for that, or does not know it, and nothing has begun. */
+/** Like transfer_client_in(), but without a host copy: its bytes come by transfer_client_fill(). */
 int transfer_client_stream(struct transfer_client *c, const struct transfer_request *request,
 			   const struct transfer_stream *stream, int *ret_fds, bool *ret_compared,
 			   struct brumate_error *err);

@@ -57,30 +57,19 @@ struct datapath_sink {
 	bool while_copying; /* complete segments are written while the rest is still being copied */
 };
 
-/** Reads all pieces from a checkpoint into @copy. With @verify, compares every digest, and @copy holds zeros;
- * without, @copy may hold anything. Returns 1 if the digests are still to be compared, by the GPU; 0 if they were
- * compared. Zeros are not written if @copy holds zeros, nor if the GPU makes them by their digests. Called in the
- * thread of the transfer; calls @is_cancelled from time to time. */
-typedef int (*datapath_load_fn)(void *arg, const struct host_copy *copy, bool verify,
-				bool (*is_cancelled)(void *arg), void *cancel_arg,
-				struct brumate_error *err);
-
 /** States for each chunk how @feed gets it, and fills @digests with those of all chunks (NULL: not wanted). With
  * @verify the source compares every digest; without, it leaves that to the GPU where it can. Returns 1 if the GPU is
- * to compare them, else 0; -EOPNOTSUPP: use load() instead. Called in the thread of the transfer, once for each
- * attempt. */
+ * to compare them, else 0. Called in the thread of the transfer, once for each attempt. */
 typedef int (*datapath_plan_fn)(void *arg, struct feed *feed, struct digest_table *digests,
 				bool verify, struct brumate_error *err);
 /** Reads all of @feed, as planned by plan(). Runs in a thread of its own; feed_stop() ends it. */
 typedef int (*datapath_feed_fn)(void *arg, struct feed *feed, bool (*is_cancelled)(void *arg),
 				void *cancel_arg, struct brumate_error *err);
 
-/** Reads device memory at a restore: chunk by chunk on its way to the GPU, or into host memory first if the broker
- * has no memory for a ring or the source has no plan(). */
+/** Reads device memory at a restore, chunk by chunk on its way to the GPU. */
 struct datapath_source {
-	datapath_plan_fn plan; /* NULL: always load() */
+	datapath_plan_fn plan;
 	datapath_feed_fn feed;
-	datapath_load_fn load;
 	void *arg;
 };
 

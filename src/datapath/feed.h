@@ -46,9 +46,9 @@ void feed_freed(struct feed *f, uint32_t slots);
 /** Ends all waiting: the stream has ended, or its result is not needed any more. */
 void feed_stop(struct feed *f);
 
-/* For the readers. Items are admitted in order; admitted items may be filled in any order. */
+/* For the readers. Admitted items may be filled in any order. */
 
-/** Makes room for @item. With @block, waits for it; the caller must not hold other items unfilled. Returns 1; 0: no
+/** Makes room for @item and all before it. With @block, waits for it; the caller must not hold other items unfilled. Returns 1; 0: no
  * room yet; -ECANCELED: stopped. */
 int feed_admit(struct feed *f, size_t item, bool block);
 /** The room of @item, which is admitted: CHUNK_BYTES_MAX. */

@@ -78,7 +78,7 @@ struct move {
 	int *fds;	       /* of device memory: borrowed on the way out, owned on the way in */
 	struct host_copy copy; /* made here */
 	struct host_copy given_up;    /* out: a baseline that has grown too large */
-	const struct host_copy *from; /* in: the copy to read, the vault's or @copy */
+	const struct host_copy *from; /* in: the copy to read */
 	atomic_uint_fast64_t done_bytes;
 	atomic_bool stop;
 	uint64_t start_ns, moving_ns, loaded_ns, end_ns;
@@ -472,26 +472,6 @@ static int with_session(struct move *t, int (*fn)(struct move *t, struct transfe
 	return r;
 }
 
-static int alloc_copy(struct move *t, struct transfer_client *c, struct brumate_error *err)
-{
-	return transfer_client_alloc(c, t->total_bytes, !t->digests.verify, &t->copy, err);
-}
-
-/* Reads the source into host memory. Compares each digest if t->digests.verify is set, or if the GPU will not do it. */
-static int load(struct move *t)
-{
-	int r = with_session(t, alloc_copy);
-
-	if (r < 0)
-		return r;
-	if (digest_table_new(&t->copy.digests, t->total_bytes) < 0)
-		t->copy.digests = NULL; /* then load() compares them */
-	r = t->source.load(t->source.arg, &t->copy, t->digests.verify, is_cancelled, t, &t->err);
-	t->loaded_ns = clock_now_ns();
-	t->digests.unverified = r > 0;
-	return r < 0 ? r : 0;
-}
-
 /* ---- from the source to the GPU, through the broker's ring ---- */
 
 struct stream {
@@ -547,7 +527,7 @@ static int plan_feed(struct move *t, struct feed *feed, struct digest_table *dig
 		return r;
 	t->digests.unverified = r > 0;
 	r = feed_plan(feed);
-	return r < 0 ? brumate_fail(err, r == -ENODATA ? EOPNOTSUPP : -r, "device memory: %m") : 0;
+	return r < 0 ? brumate_fail(err, r == -ENODATA ? EBADMSG : -r, "device memory: %m") : 0;
 }
 
 /* Returns the failure of the session if it came first, else the failure that ended the feeding. */
@@ -598,23 +578,6 @@ static int stream(struct move *t, struct transfer_client *c, struct brumate_erro
 
 /* ---- in the thread, again ---- */
 
-/* Streams the source to the GPU if possible; else reads all of it into host memory first. */
-static int bring(struct move *t, bool verify)
-{
-	t->digests.verify = verify;
-	int r = t->source.plan ? with_session(t, stream) : -EOPNOTSUPP;
-	if (r != -EOPNOTSUPP)
-		return r;
-	if (t->source.plan)
-		log_info("device memory is loaded into host memory first: job=%s reason=\"%s\"",
-			 t->d->target->id, t->err.text);
-	t->err = BRUMATE_ERROR_NONE;
-	if (t->early.fds)
-		void_early(t);
-	r = load(t);
-	return r < 0 ? r : with_session(t, move);
-}
-
 /* If the GPU found a wrong digest, or could not compare them, reads everything again and compares each digest on the
  * CPU. That finds the damaged chunk if the image is damaged. */
 static int load_again(struct move *t)
@@ -625,8 +588,8 @@ static int load_again(struct move *t)
 		void_early(t);
 	for (size_t i = 0; i < t->n; i++)
 		cleanup_close(&t->fds[i]);
-	host_copy_fini(&t->copy);
-	return bring(t, true);
+	t->digests.verify = true;
+	return with_session(t, stream);
 }
 
 /* Memory is too short to bring the baseline up to date, and nothing of it was written: a copy of its own may lie on a
@@ -644,7 +607,7 @@ static int copy_anew(struct move *t)
 
 static int run_transfer(struct move *t)
 {
-	int r = t->way == WAY_LOAD ? bring(t, false) : with_session(t, move);
+	int r = with_session(t, t->way == WAY_LOAD ? stream : move);
 
 	if (r == -ENOSPC && t->way == WAY_UPDATE && !t->stop)
 		r = copy_anew(t);
@@ -951,7 +914,7 @@ int move_start_in(struct datapath *d, const struct datapath_source *source,
 		return r;
 	if (source) {
 		t->source = *source;
-		t->from = &t->copy;
+		t->from = &t->copy; /* there is none */
 	}
 	return start_thread(d, t, err);
 }

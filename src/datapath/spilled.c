@@ -103,22 +103,6 @@ static int read_spilled(const struct spilled *s, uint64_t offset, void *buf, siz
 	return r;
 }
 
-int spilled_write(const struct spilled *s, uint64_t offset, const void *data, size_t len_bytes)
-{
-	size_t i = (size_t)(offset / s->segment_bytes);
-	auto_free void *aligned = aligned_alloc(SEAL_DISK_UNIT_BYTES, len_bytes);
-
-	if (!spilled_has(s, i))
-		return -EINVAL;
-	if (!aligned)
-		return -ENOMEM;
-	if (data)
-		memcpy(aligned, data, len_bytes);
-	else
-		memset(aligned, 0, len_bytes);
-	return spill_write(s->fds[i], &s->key, i * s->segment_bytes, offset, aligned, len_bytes);
-}
-
 void *spilled_source(struct spilled *s, uint64_t offset)
 {
 	struct spilled_place *source = calloc(1, sizeof(*source));

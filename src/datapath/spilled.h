@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 /*
- * The segments of a host copy that are in files. They cannot be mapped: they are read and written through these
- * functions, which decrypt and encrypt. Any number of threads may use them at a time.
+ * The segments of a host copy that are in files. They cannot be mapped: they are read through these functions, which decrypt. Any number of threads may use them at a time.
  */
 #pragma once
 
@@ -17,10 +16,6 @@ DEFINE_AUTO(struct spilled *, spilled_free)
 
 /** Whether segment @i is in a file. Accepts NULL. */
 bool spilled_has(const struct spilled *s, size_t i);
-
-/** Writes at @offset of the host copy, within one segment that is in a file. Multiples of SEAL_DISK_UNIT_BYTES. @data
- * NULL: zeros. Returns 0 or -errno. */
-int spilled_write(const struct spilled *s, uint64_t offset, const void *data, size_t len_bytes);
 
 /** A place in the host copy from which the store reads bytes: pass spilled_source_read() as chunks_source_fn, with
  * this as its argument. It lives as long as @s. */

@@ -24,7 +24,6 @@
  *	          With TRANSFER_STREAM (in the layout, too) there is no host copy, n_total and segment_bytes are
  *	          0, and the first answer is one of SEGMENTS: a ring of slots of TRANSFER_SLOT_BYTES. The
  *	          client fills slots and sends FILLED; "slots" in PROGRESS are the slots that are free again.
- *	          -EOPNOTSUPP: there is no memory for a ring.
  *	FILLED    a slot, with its number in n_total, holds segment_bytes from total_bytes on of what would be the
  *	          host copy: of one GPU, and for each GPU in their order. What the digest table marks as zero is left
  *	          out.

@@ -144,7 +144,10 @@ def restored_from_there(bed, server):
             raise Skipped(f"{packs} bytes of packs: the data path or CRIU's plugin is not in use")
         server.taken()
         url = PLACE + "/far"
+        if start is device_memory:
+            bed.fault("data.feed", "delay:0")
         job = bed.expect_restorable(url, log)
+        expect(start is not device_memory or bed.has_fired(), "device memory did not go to the GPU as it came")
         expect(bed.checkpoints() == [] and FETCHED not in os.listdir(os.path.join(jobs_dir(bed), job)), "something stays")
         gets = [entry for entry in server.taken() if entry[0] == "GET" and "/packs/" in entry[1]]
         expect(packs // (8 * MIB) <= len(gets) and all(entry[3] == 206 for entry in gets), f"{len(gets)} requests for packs")

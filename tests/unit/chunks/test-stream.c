@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 /* Parts of regions that are loaded in the caller's order, through a few slots: whole, damaged, stopped, cancelled. */
-#include "memory-job.h"
+#include "far-place.h"
 
 #include <pthread.h>
 
 enum { SLOTS = 3, REPEATED = 20 };
 
 static struct memory_job job;
+static const struct pack_source *far; /* where packs are read from; NULL: the store */
 
 /* Slots that are free again once they were looked at. */
 struct ring {
@@ -33,21 +34,20 @@ static int find_free(const struct ring *r)
 static int admit(void *arg, size_t item, bool block)
 {
 	struct ring *r = arg;
-	int slot = -1, result = 1;
+	int slot, result;
 
 	pthread_mutex_lock(&r->lock);
-	while (block && !r->stopped && item >= r->n_admitted && (slot = find_free(r)) < 0)
-		pthread_cond_wait(&r->changed, &r->lock);
-	if (r->stopped) {
-		result = -ECANCELED;
-	} else if (item >= r->n_admitted && (slot = find_free(r)) < 0) {
-		result = 0;
-	} else if (item >= r->n_admitted) {
-		CHECK(item == r->n_admitted); /* in their order */
-		r->taken[slot] = true;
-		r->slot_of[item] = slot;
-		r->n_admitted++;
+	while (!r->stopped && item >= r->n_admitted) {
+		if ((slot = find_free(r)) >= 0) {
+			r->taken[slot] = true;
+			r->slot_of[r->n_admitted++] = slot;
+		} else if (!block) {
+			break;
+		} else {
+			pthread_cond_wait(&r->changed, &r->lock);
+		}
 	}
+	result = r->stopped ? -ECANCELED : item < r->n_admitted;
 	pthread_mutex_unlock(&r->lock);
 	return result;
 }
@@ -120,8 +120,9 @@ static int load(const char *id, struct ring *r, bool (*cancelled)(void *arg),
 	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
 
 	*err = BRUMATE_ERROR_NONE;
-	CHECK(store_open(&image, dir, id, NULL) == 0 &&
-	      store_chunks_open(&reader, &image, NULL) == 0);
+	CHECK(store_open(&image, dir, id, NULL) == 0);
+	image.source = far;
+	CHECK(store_chunks_open(&reader, &image, NULL) == 0);
 	collect(r, reader);
 	const struct chunks_stream s = { .parts = r->parts,
 					 .n = r->n,
@@ -220,6 +221,48 @@ static void test_repeated(const char *id)
 	CHECK(!was_hit() && unlink(fault_file) == 0);
 }
 
+/* What is asked for by several threads, of which each waits for a slot, comes in as from here; the first failure ends
+ * what all others wait for. */
+static void test_far(unsigned threads, const char *id)
+{
+	struct place p = { .image = STORE_IMAGE_EMPTY, .mood = SOUND };
+	const struct pack_source source = source_of(&p, threads);
+	struct brumate_error err;
+
+	CHECK(store_open(&p.image, dir, id, NULL) == 0);
+	far = &source;
+	test_whole(id);
+	test_ended_early(id);
+	struct ring r = ring_for(true);
+	p.mood = FLIPS_ONCE;
+	p.until_mood = 2;
+	CHECK(load(id, &r, NULL, &err) == 0 && r.n_filled == r.n);
+	r = ring_for(true);
+	p.mood = FAILS;
+	p.until_mood = 0; /* all others wait */
+	CHECK(load(id, &r, NULL, &err) == -EREMOTEIO && strstr(err.text, "the network is gone"));
+	r = ring_for(true);
+	p.mood = HANGS;
+	CHECK(load(id, &r, at_once, &err) == -ECANCELED && r.n_filled < r.n);
+	CHECK(p.n_open == 0 && (unsigned)p.n_most <= threads);
+	store_image_fini(&p.image);
+	far = NULL;
+}
+
+/* A chunk that is there again and again is asked for by each thread once at most. */
+static void test_far_repeated(unsigned threads, const char *id)
+{
+	struct place p = { .image = STORE_IMAGE_EMPTY, .mood = SOUND };
+	const struct pack_source source = source_of(&p, threads);
+
+	CHECK(store_open(&p.image, dir, id, NULL) == 0);
+	far = &source;
+	test_whole(id);
+	CHECK((unsigned)p.n_reads <= 2 * threads);
+	store_image_fini(&p.image);
+	far = NULL;
+}
+
 static void save_repeated(const char *id)
 {
 	memory_job_fini(&job);
@@ -245,11 +288,17 @@ int main(void)
 	test_whole("raw");
 	test_whole("packed");
 	test_ended_early("raw");
+	for (unsigned threads = 1; threads <= 16; threads *= 4) {
+		test_far(threads, "raw");
+		test_far(threads, "packed");
+	}
 	test_wrong_part("raw");
 	test_damaged("raw");
 	test_damaged("packed");
 	save_repeated("repeated");
 	test_repeated("repeated");
+	test_far_repeated(1, "repeated");
+	test_far_repeated(4, "repeated");
 	memory_job_fini(&job);
 	remove_scratch();
 	return 0;

@@ -155,19 +155,24 @@ static int save(void *arg, const struct host_copy *copy, uint64_t start, uint64_
 	return 0;
 }
 
-static int load(void *arg, const struct host_copy *copy, bool verify,
-		bool (*is_cancelled)(void *arg), void *cancel_arg, struct brumate_error *err)
+static int plan(void *arg, struct feed *feed, struct digest_table *digests, bool verify,
+		struct brumate_error *err)
 {
-	CHECK(copy->total_bytes == saved_bytes && !is_cancelled(cancel_arg));
-	for (uint64_t at = 0, here; at < saved_bytes; at += here) {
-		int fd = copy->segments[at / copy->segment_bytes];
+	CHECK(feed_n_chunks(feed) * CHUNK_BYTES_MAX == saved_bytes);
+	for (size_t i = 0; i < feed_n_chunks(feed); i++)
+		feed_chunk_is(feed, i, FEED_READ);
+	return 0;
+}
 
-		here = saved_bytes - at < copy->segment_bytes ? saved_bytes - at
-							      : copy->segment_bytes;
-		char *to = mmap(NULL, here, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		CHECK(to != MAP_FAILED);
-		memcpy(to, saved + at, here);
-		munmap(to, here);
+static int fill(void *arg, struct feed *feed, bool (*is_cancelled)(void *arg), void *cancel_arg,
+		struct brumate_error *err)
+{
+	CHECK(!is_cancelled(cancel_arg));
+	for (size_t i = 0; i < feed_n(feed); i++) {
+		CHECK(feed_admit(feed, i, true) == 1);
+		memcpy(feed_room(feed, i), saved + feed_chunk(feed, i) * CHUNK_BYTES_MAX,
+		       CHUNK_BYTES_MAX);
+		CHECK(feed_filled(feed, i) == 0);
 	}
 	return 0;
 }
@@ -258,7 +263,7 @@ static void there_and_back(void)
 /* The pieces are known, and nothing of them is there but what a checkpoint has. */
 static void from_a_checkpoint(void)
 {
-	const struct datapath_source source = { .load = load };
+	const struct datapath_source source = { .plan = plan, .feed = fill };
 	struct brumate_error err;
 
 	begin();

@@ -248,7 +248,7 @@ static void fails(struct set *set)
 	node_fault("data.copy delay:1\ndata.copy error:5\n");
 	CHECK(run(&s, &err) == -EIO && s.started);
 	node_fault("data.ring error:12\n");
-	CHECK(run(&s, &err) == -EOPNOTSUPP && !s.started);
+	CHECK(run(&s, &err) == -ENOMEM && !s.started);
 	must(run(&s, &err), &err);
 	check_device(&s);
 	fini(&s);
