@@ -285,6 +285,14 @@ static void carry_out_plain(struct io_request *q)
 		;
 }
 
+/* A file that was cut short ends with zeros in a mapping, up to the end of its last page. */
+static bool has_all(const struct io_attempt *a)
+{
+	struct stat st;
+
+	return fstat(a->fd, &st) == 0 && (uint64_t)st.st_size >= a->offset + a->len_bytes;
+}
+
 /* Returns the bytes read; 0: read by a call instead, which gets the error if mapping failed. Pages that were read are
  * unmapped again at once: otherwise unmapping them all would delay the end. */
 static ssize_t attempt_mapped(struct io_request *q)
@@ -299,7 +307,7 @@ static ssize_t attempt_mapped(struct io_request *q)
 	/* Bytes in the caller's memory go on to a device: the processor does not read them. */
 	int r = mapped_copy(a.data, f->map + a.offset, a.len_bytes, q->data != q->memory);
 	madvise(f->map + a.offset, a.len_bytes, MADV_DONTNEED);
-	return r < 0 ? 0 : (ssize_t)a.len_bytes;
+	return r < 0 || !has_all(&a) ? 0 : (ssize_t)a.len_bytes;
 }
 
 static void carry_out_mapped(struct io_request *q)

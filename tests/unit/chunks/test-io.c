@@ -235,10 +235,10 @@ static void test_place(const char *where)
 	CHECK(rmdir(place) == 0);
 }
 
-/* A file that is cut short while it is mapped ends there, as any other. */
+/* A file that is cut short while it is mapped ends there, as any other, also within a page. */
 static void test_cut_short(struct io *io)
 {
-	enum { LEN = 2 * BUFFER };
+	enum { LEN = 2 * BUFFER, ODD = 77 };
 	auto_(io_file_close) struct io_file *f = NULL;
 	auto_free char *path = file_path("cut");
 	bool right;
@@ -251,6 +251,8 @@ static void test_cut_short(struct io *io)
 	CHECK(read_at(io, in, 0, BUFFER, &right) == BUFFER && right);
 	CHECK(read_at(io, in, BUFFER, BUFFER, &right) == BLOCK && right);
 	CHECK(read_at(io, in, BUFFER + BLOCK, BLOCK, &right) == 0);
+	CHECK(truncate(path, BUFFER + ODD) == 0);
+	CHECK(read_at(io, in, BUFFER, BLOCK, &right) == ODD && right);
 	CHECK(unlink(path) == 0);
 }
 
