@@ -257,8 +257,11 @@ static int operate(struct shim *s, const struct operation *what, struct wire_cal
 		r = conf_load(&conf, err);
 	if (r == 0 && what->where == REQUEST_RESTORE)
 		r = open_image(&op, parameters, err);
-	if (r == 0)
+	if (r == 0) {
+		wire_call_wait(call, request.wait_ms);
 		r = begin(s, &op, what, err);
+		wire_call_wait(call, false);
+	}
 	if (r != 0)
 		return r < 0 ? r : reply_reached(s, &op, call, err);
 	shim_prepare_op(s, &op, &request, &conf);
@@ -494,9 +497,11 @@ static void await_end(struct shim *s, struct wire_call_context *call, int proces
 				{ .fd = wire_call_fd(call), .events = POLLRDHUP },
 				{ .fd = process_fd, .events = POLLIN } };
 
+	wire_call_wait(call, true);
 	if (life >= 0)
 		while (poll(fds, 3, timeout_ms) < 0 && errno == EINTR)
 			;
+	wire_call_wait(call, false);
 }
 
 static int method_wait(void *arg, struct wire_call_context *call, json_t *parameters,

@@ -243,6 +243,7 @@ int shim_begin_after(struct shim *s, const char *kind, unsigned states,
 {
 	bool hung_up = false;
 
+	wire_call_wait(call, true);
 	pthread_mutex_lock(&s->lock);
 	while (s->busy && !s->left && !hung_up) {
 		const struct timespec until = deadline_timespec(deadline_in_ms(HANG_UP_MS));
@@ -253,6 +254,7 @@ int shim_begin_after(struct shim *s, const char *kind, unsigned states,
 	int r = hung_up ? brumate_fail(err, ECANCELED, "cancelled")
 			: begin_locked(s, kind, states, err);
 	pthread_mutex_unlock(&s->lock);
+	wire_call_wait(call, false);
 	return r;
 }
 

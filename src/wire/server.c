@@ -22,13 +22,15 @@
 
 enum {
 	CONNECTIONS_MAX = 512,
-	REPLY_TIMEOUT_MS = 10000,   /* for a peer to read its reply */
-	MESSAGE_TIMEOUT_MS = 10000, /* for a peer to finish a message it began */
+	SHARE_MAX = CONNECTIONS_MAX / 4, /* of one process */
+	REPLY_TIMEOUT_MS = 10000,	 /* for a peer to read its reply */
+	MESSAGE_TIMEOUT_MS = 10000,	 /* for a peer to finish a message it began */
 };
 
 /* ---- one call ---- */
 
 struct wire_call_context {
+	struct connection *connection;
 	struct wire *wire;
 	const struct wire_service *service;
 	const atomic_bool *stopping; /* the server is being freed */
@@ -207,12 +209,13 @@ static int run_method(struct wire_call_context *call, const char *name, json_t *
 }
 
 /* Serves the call in @m. Returns 0, or <0 if the connection has to be closed. */
-static int serve_call(struct wire *w, const struct wire_service *service,
+static int serve_call(struct connection *c, struct wire *w, const struct wire_service *service,
 		      const atomic_bool *stopping, struct wire_message *m)
 {
 	const char *name = json_string_value(json_object_get(m->json, "method"));
 	json_t *given = json_object_get(m->json, "parameters");
 	struct wire_call_context call = {
+		.connection = c,
 		.wire = w,
 		.service = service,
 		.stopping = stopping,
@@ -253,7 +256,8 @@ struct connection {
 	struct wire_server *server;
 	pthread_t thread;
 	struct wire wire;
-	uint64_t waits_since_ns; /* for a whole call; 0: one is being served */
+	pid_t pid;		 /* of the process that connected; 0: it is not known */
+	uint64_t waits_since_ns; /* for a whole call, or in one; 0: one is being served */
 	bool has_called;
 	bool dropped;
 	bool ended; /* the thread uses nothing from here on */
@@ -313,6 +317,15 @@ static void note_wait(struct connection *c)
 	pthread_mutex_unlock(&c->server->lock);
 }
 
+void wire_call_wait(const struct wire_call_context *call, bool waits)
+{
+	struct connection *c = call->connection;
+
+	pthread_mutex_lock(&c->server->lock);
+	c->waits_since_ns = waits ? clock_now_ns() : 0;
+	pthread_mutex_unlock(&c->server->lock);
+}
+
 /* -EPIPE: it was dropped in the meantime, so that nobody would get the answer. */
 static int note_call(struct connection *c)
 {
@@ -338,7 +351,7 @@ static void *run_connection(void *arg)
 		if (r == 0)
 			r = note_call(c);
 		if (r == 0)
-			r = serve_call(&c->wire, &s->service, &s->stopping, &m);
+			r = serve_call(c, &c->wire, &s->service, &s->stopping, &m);
 	}
 
 	pthread_mutex_lock(&s->lock);
@@ -389,27 +402,52 @@ static void turn_away(struct wire_server *s)
 	s->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-static bool is_needed_less(const struct connection *a, const struct connection *b)
+/* How many connections process @pid has. Under the lock. */
+static size_t count_of(const struct wire_server *s, pid_t pid)
 {
+	size_t n = 0;
+
+	for (const struct connection *c = s->connections; c; c = c->next)
+		n += c->pid == pid && !c->ended && !c->dropped;
+	return n;
+}
+
+static bool is_needed_less(const struct wire_server *s, const struct connection *a,
+			   const struct connection *b)
+{
+	const size_t of_a = a->pid == b->pid ? 0 : count_of(s, a->pid),
+		     of_b = a->pid == b->pid ? 0 : count_of(s, b->pid);
+
+	if (of_a != of_b)
+		return of_a > of_b;
 	return a->has_called != b->has_called ? !a->has_called
 					      : a->waits_since_ns < b->waits_since_ns;
 }
 
-/* A client that holds connections and asks nothing keeps no other out: of those that wait for a call, one that never made any is dropped, or the one
- * that has waited for longest. Returns whether there is one, whose thread then ends. Under the lock. */
-static bool drop_one(struct wire_server *s)
+/* A client that holds connections keeps no other out: of those that wait, for a call or in one, one of the process that has most is dropped; among
+ * them one that never made a call, or the one that has waited for longest. @pid: only of this process; 0: of any. Returns whether there is one,
+ * whose thread then ends. Under the lock. */
+static bool drop_one(struct wire_server *s, pid_t pid)
 {
 	struct connection *least = NULL;
 
 	for (struct connection *c = s->connections; c; c = c->next)
-		if (!c->ended && !c->dropped && c->waits_since_ns &&
-		    (!least || is_needed_less(c, least)))
+		if (!c->ended && !c->dropped && c->waits_since_ns && (!pid || c->pid == pid) &&
+		    (!least || is_needed_less(s, c, least)))
 			least = c;
 	if (!least)
 		return false;
 	least->dropped = true;
 	shutdown(least->wire.fd, SHUT_RDWR);
 	return true;
+}
+
+/* Under the lock. */
+static bool make_place(struct wire_server *s, pid_t pid)
+{
+	if (pid && count_of(s, pid) >= SHARE_MAX)
+		return drop_one(s, pid);
+	return s->n_open < CONNECTIONS_MAX || drop_one(s, 0);
 }
 
 void wire_server_accept(struct wire_server *s)
@@ -424,10 +462,13 @@ void wire_server_accept(struct wire_server *s)
 	}
 
 	struct connection *c = calloc(1, sizeof(*c));
+	struct ucred peer = { 0 };
 	if (!c)
 		return;
+	fd_peer(fd, &peer);
 	pthread_mutex_lock(&s->lock);
-	if (s->n_open < CONNECTIONS_MAX || drop_one(s)) {
+	if (make_place(s, peer.pid)) {
+		c->pid = peer.pid;
 		wire_init(&c->wire, take_fd(&fd));
 		c->server = s;
 		c->waits_since_ns = clock_now_ns();

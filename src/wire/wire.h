@@ -144,6 +144,9 @@ void wire_reply_failed(struct wire_call_context *call, const struct brumate_erro
 void wire_reply_more(struct wire_call_context *call, json_t *parameters);
 /** Whether the caller has closed its end, or the server is being freed. */
 bool wire_call_is_cancelled(const struct wire_call_context *call);
+/** From here on, or no longer, the method only waits, until the caller hangs up at the latest. Where there is no place for
+ * another connection, one that waits is hung up on. */
+void wire_call_wait(const struct wire_call_context *call, bool waits);
 /** The caller's connection, for poll(2): POLLHUP means the same as wire_call_is_cancelled(). Borrowed. */
 int wire_call_fd(const struct wire_call_context *call);
 /** Credentials of the caller (SO_PEERCRED). */

@@ -76,6 +76,14 @@ static int method_hang(void *arg, struct wire_call_context *call, json_t *parame
 	return brumate_fail(err, ECANCELED, "cancelled");
 }
 
+/* The same, of one that says that it only waits. */
+static int method_wait(void *arg, struct wire_call_context *call, json_t *parameters,
+		       struct brumate_error *err)
+{
+	wire_call_wait(call, true);
+	return method_hang(arg, call, parameters, err);
+}
+
 /* Answers with the fds it was given. */
 static int method_pass(void *arg, struct wire_call_context *call, json_t *parameters,
 		       struct brumate_error *err)
@@ -97,6 +105,7 @@ static const struct wire_method service_methods[] = {
 	{ "io.brumate.test.Echo", method_echo }, { "io.brumate.test.Count", method_count },
 	{ "io.brumate.test.Fail", method_fail }, { "io.brumate.test.Hang", method_hang },
 	{ "io.brumate.test.Pass", method_pass }, { "io.brumate.test.Silent", method_silent },
+	{ "io.brumate.test.Wait", method_wait },
 };
 
 static void *service_run(void *arg)

@@ -3,8 +3,12 @@
 #include "service.h"
 
 #include <dirent.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 enum { CLIENTS = 8, CALLS = 50 };
 
@@ -180,31 +184,104 @@ static void test_out_of_fds(void)
 	service_end(&s);
 }
 
-enum { PLACES = 512 }; /* CONNECTIONS_MAX of server.c */
+enum { PLACES = 512, SHARE = 128 }; /* CONNECTIONS_MAX and SHARE_MAX of server.c */
+
+static const char half[] = "{\"method\":\"io.brumate.te";
+static const char hang_call[] = "{\"method\":\"io.brumate.test.Hang\"}";
+static const char wait_call[] = "{\"method\":\"io.brumate.test.Wait\"}";
+
+/* Connects @n times, says @text each time, and stays until it is killed. */
+static pid_t crowd(const struct service *s, size_t n, const char *text, size_t bytes)
+{
+	int ready[2];
+	char told;
+
+	CHECK(pipe(ready) == 0);
+	pid_t pid = fork();
+	if (pid == 0) {
+		struct wire w;
+
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		for (size_t i = 0; i < n; i++)
+			if (wire_connect(&w, s->path, NULL) == 0)
+				send(w.fd, text, bytes, MSG_NOSIGNAL);
+		CHECK(write(ready[1], "r", 1) == 1);
+		for (;;)
+			pause();
+	}
+	CHECK(pid > 0 && read(ready[0], &told, 1) == 1);
+	close(ready[0]);
+	close(ready[1]);
+	return pid;
+}
+
+static void disperse(pid_t pid)
+{
+	CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
+}
 
 /* Others get in, and who has called before stays longest. */
 static void test_full(void)
 {
-	static const char half[] = "{\"method\":\"io.brumate.te";
-	static struct wire held[PLACES], next[PLACES];
+	static struct wire held[SHARE], next[SHARE];
 	struct service s;
 	struct wire used;
 
 	service_start(&s);
 	CHECK(wire_connect(&used, s.path, NULL) == 0 && echo(&used) == 0);
-	for (size_t i = 0; i + 1 < PLACES; i++) {
+	for (size_t i = 0; i + 1 < SHARE; i++) {
 		CHECK(wire_connect(&held[i], s.path, NULL) == 0);
 		if (i % 2)
 			CHECK(write(held[i].fd, half, sizeof(half) - 1) == sizeof(half) - 1);
 	}
-	for (size_t i = 0; i < PLACES / 2; i++)
+	for (size_t i = 0; i < SHARE / 2; i++)
 		CHECK(wire_connect(&next[i], s.path, NULL) == 0 && echo(&next[i]) == 0);
 	CHECK(echo(&used) == 0);
-	for (size_t i = 0; i < PLACES / 2; i++)
+	for (size_t i = 0; i < SHARE / 2; i++)
 		wire_fini(&next[i]);
-	for (size_t i = 0; i + 1 < PLACES; i++)
+	for (size_t i = 0; i + 1 < SHARE; i++)
 		wire_fini(&held[i]);
 	wire_fini(&used);
+	service_end(&s);
+}
+
+/* Whatever a process does with its connections, it has a share of them at most. */
+static void test_share(void)
+{
+	struct service s;
+	struct wire w;
+
+	service_start(&s);
+	pid_t pid = crowd(&s, 2 * PLACES + 2 * SHARE, hang_call, sizeof(hang_call));
+	CHECK(wire_connect(&w, s.path, NULL) == 0 && echo(&w) == 0);
+	CHECK(atomic_load(&s.calls) > SHARE / 2); /* as many as hang, at least */
+	disperse(pid);
+	wire_fini(&w);
+	service_end(&s);
+}
+
+/* Many processes whose calls wait keep nobody out either, and the first that goes is of one that has more than others. */
+static void test_waiting(void)
+{
+	enum { CROWDS = PLACES / SHARE + 1 };
+	struct service s;
+	struct wire honest, w;
+	pid_t pids[CROWDS];
+
+	service_start(&s);
+	CHECK(wire_connect(&honest, s.path, NULL) == 0);
+	CHECK(write(honest.fd, wait_call, sizeof(wait_call)) == sizeof(wait_call));
+	for (size_t i = 0; i < CROWDS; i++) {
+		while (atomic_load(&s.calls) < 1 + (int)(i < PLACES / SHARE ? i * SHARE : 0))
+			poll(NULL, 0, 1);
+		pids[i] = crowd(&s, SHARE, wait_call, sizeof(wait_call));
+	}
+	CHECK(wire_connect(&w, s.path, NULL) == 0 && echo(&w) == 0);
+	CHECK(!wire_is_hung_up(&honest));
+	for (size_t i = 0; i < CROWDS; i++)
+		disperse(pids[i]);
+	wire_fini(&w);
+	wire_fini(&honest);
 	service_end(&s);
 }
 
@@ -250,6 +327,8 @@ int main(void)
 	test_drain();
 	test_socket();
 	test_full();
+	test_share();
+	test_waiting();
 	test_out_of_fds();
 	test_out_of_memory();
 	return 0;
