@@ -76,8 +76,9 @@ struct session {
 	bool is_cancelled;     /* by the tick or an event; @why says so */
 	uint64_t kill_at_ns, stuck_at_ns;
 	uint64_t work, worked_at_ns; /* how much CRIU had done when it was last seen at work */
-	uint64_t beside;	     /* restore: and what it builds, at the last look */
-	uint64_t stopped_at_ns;	     /* since when CRIU stands stopped; 0: it does not */
+	uint64_t beside;	     /* restore: and what it builds, at the first look since then */
+	bool has_looked_beside;
+	uint64_t stopped_at_ns; /* since when CRIU stands stopped; 0: it does not */
 	struct brumate_error why;
 	int cr_errno;
 	enum criu_event awaited;     /* what CRIU is to tell next; each once, in their order */
@@ -469,29 +470,37 @@ static uint64_t work_beside(const struct session *s)
 	return sum;
 }
 
-static void note_work(struct session *s, uint64_t work, uint64_t beside)
+static void note_work(struct session *s, uint64_t work)
 {
 	s->work = work;
-	s->beside = beside;
+	s->has_looked_beside = false;
 	s->worked_at_ns = clock_now_ns();
 }
 
-/* The tree of a dump stands still meanwhile, and neither it nor a restore has another end by itself. */
+/* The tree of a dump stands still meanwhile, and neither it nor a restore has another end by itself: CRIU waits without end for what it
+ * restores, where a signal stops that while CRIU traces it, even if another one continues it. */
 static void cancel_if_still(struct session *s)
 {
-	uint64_t work = 0, beside;
+	const uint64_t patience_ns = patience_ms(STILL_TIMEOUT_MS) * NS_PER_MS;
+	uint64_t work = 0, beside, still_ns;
 
 	if (s->is_cancelled || s->type == CRIU__REQ_TYPE__CHECK ||
 	    proc_work(s->child.id.pid, &work) < 0)
 		return;
 	if (work != s->work || !s->worked_at_ns)
-		note_work(s, work, 0);
-	if (clock_now_ns() - s->worked_at_ns <= patience_ms(STILL_TIMEOUT_MS) * NS_PER_MS)
+		note_work(s, work);
+	still_ns = clock_now_ns() - s->worked_at_ns;
+	if (still_ns <= (s->has_looked_beside ? patience_ns : patience_ns / 2))
 		return;
-	/* The first look says nothing yet. */
+	/* The first look, after half of the time, says nothing yet. */
 	beside = s->type == CRIU__REQ_TYPE__RESTORE ? work_beside(s) : 0;
+	if (!s->has_looked_beside) {
+		s->beside = beside;
+		s->has_looked_beside = true;
+		return;
+	}
 	if (beside != s->beside) {
-		note_work(s, work, beside);
+		note_work(s, work);
 		return;
 	}
 	brumate_fail(&s->why, ETIMEDOUT, "CRIU has waited for %.0f s, and done nothing",
