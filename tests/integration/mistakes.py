@@ -207,7 +207,7 @@ def one_of_all_ends_meanwhile(bed):
     second, _ = bed.counter(mib=16)
     with bed.held_at("suspend.gate.begin", "suspend", "--all") as all_of_them:
         os.kill(bed.pid(second), signal.SIGKILL)
-        bed.expect_state(second, "exited")
+        bed.wait_state(second, ("exited",))
     code, out, err = all_of_them.end()
     expect(code == 0 and out.split() == [first] and f"job {second} has ended meanwhile" in err, f"exit {code}: {out} {err}")
     bed.ok("resume", "--all")

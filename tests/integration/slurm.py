@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 
-from cases import NOBODY, Log, Skipped, case, expect, main, pids, process_start, read_text, run, wait_until
+from cases import NOBODY, Failed, Log, Skipped, case, expect, main, pids, process_start, read_text, run, wait_until
 
 NODES = ("n1", "n2", "n3")
 NEEDED = ("slurmctld", "slurmd", "munged", "sbatch", "unshare", "nsenter", "setpriv")
@@ -241,8 +241,11 @@ exec "$@"
         return (one["total_bytes"] - one["used_bytes"]) >> 20
 
 
-def at_work(log):
-    log.wait_for(r"^.*step \d+ ")
+def at_work(log, slurm=None):
+    try:
+        log.wait_for(r"^.*step \d+ ")
+    except Failed as failed:
+        raise Failed(f"{failed}{slurm.why() if slurm else ''}") from failed
 
 
 def stands_still(cluster, node, job, log):
@@ -308,9 +311,9 @@ def high_preempts_low_by_suspending_it(bed):
         at_work(low_log)
         high, high_log = slurm.batch("high", slurm.counter(BIG_MIB, "--steps", 30), "--brumate", "-p", "high", "-w", "n1", "-c2")
         slurm.wait_state(low, "SUSPENDED")
-        at_work(high_log)
+        at_work(high_log, slurm)
+        wait_until(lambda: slurm.states("n1") == {low: "suspended", high: "running"}, f"one to be there: {slurm.states('n1')}")
         step = low_log.last_step()
-        expect(slurm.states("n1") == {low: "suspended", high: "running"}, f"{slurm.states('n1')}")
         slurm.wait_state(high, "COMPLETED")
         high_log.is_right()
         expect(high_log.last_step() == 30, f"it ended at {high_log.last_step()}")

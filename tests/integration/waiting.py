@@ -7,7 +7,8 @@ import os
 import shutil
 import signal
 
-from cases import Skipped, as_user, case, expect, main, pids, read_text
+from cases import Skipped, as_user, case, expect, main, pids, read_text, wait_until
+from users_jobs import status
 
 
 def left_running_and_restored(bed, job, log):
@@ -63,9 +64,10 @@ def calls_that_a_stop_interrupted_before(bed):
     for name in (None, "one"):
         found = members(bed, job)
         expect(len(found) == 5, f"{found} are of the job")
-        for number in (signal.SIGSTOP, signal.SIGCONT):
+        for number, state in ((signal.SIGSTOP, "T"), (signal.SIGCONT, "S")):  # a stop that is not yet seen would be taken back
             for pid in found:
                 os.kill(pid, number)
+            wait_until(lambda s=state, of=found: all(status(pid, "State")[0] == s for pid in of), f"all to be in state {state}")
         bed.operation("checkpoint", job, *(["--name", name] if name else ["--leave-running"]))
         if name:
             bed.expect_restorable(name, log)
