@@ -365,6 +365,17 @@ int parse_duration(uint64_t *ret_ms, const char *what, const char *text, struct 
 	return fail_duration(what, text, err);
 }
 
+int parse_deadline(uint64_t *ret_ns, const char *text, uint64_t default_ms,
+		   struct brumate_error *err)
+{
+	uint64_t ms = default_ms;
+	int r = text ? parse_duration(&ms, "--timeout", text, err) : 0;
+
+	if (r == 0)
+		*ret_ns = ms ? deadline_in_ms(ms) : DEADLINE_NEVER;
+	return r;
+}
+
 /* Whether all of @text is a date and time by @format, with a "Z" for UTC or without. */
 static bool parse_date(uint64_t *ret_ms, const char *text, const char *format)
 {

@@ -40,6 +40,10 @@ int parse_span(uint64_t *ret_ms, const char *what, const char *text, const char 
  * "2026-11-23T20:15:00" of here, and with a "Z" at its end of UTC. Milliseconds since 1970. -EINVAL. */
 int parse_since(uint64_t *ret_ms, const char *text, struct brumate_error *err);
 
+/** When to give up by @text, the value of --timeout, or @default_ms after now where it is NULL; 0: never. */
+int parse_deadline(uint64_t *ret_ns, const char *text, uint64_t default_ms,
+		   struct brumate_error *err);
+
 /** Reads a number from 1. -EINVAL names @what. */
 int parse_count(int64_t *ret, const char *what, const char *text, struct brumate_error *err);
 

@@ -799,12 +799,12 @@ static int act_for(int *status, const struct place *p, const struct change *c, c
 {
 	auto_free char **line = change_line(c, argv);
 	int one = EXIT_OK;
-	const char *timeout = c->in->values[OPT_TIMEOUT];
-	uint64_t timeout_ms = 0, deadline_ns = DEADLINE_NEVER;
+	uint64_t deadline_ns = DEADLINE_NEVER;
 
 	/* A wrong one is for the command to refuse. */
-	if (timeout && parse_duration(&timeout_ms, "--timeout", timeout, NULL) == 0)
-		deadline_ns = deadline_in_ms(timeout_ms + BEYOND_TIMEOUT_MS);
+	if (parse_deadline(&deadline_ns, c->in->values[OPT_TIMEOUT], 0, NULL) == 0 &&
+	    deadline_ns != DEADLINE_NEVER)
+		deadline_ns += BEYOND_TIMEOUT_MS * NS_PER_MS;
 	int r = line ? run_as_user(&one, p, line, deadline_ns, err)
 		     : brumate_fail(err, ENOMEM, "%m");
 	if (r == -ETIMEDOUT) { /* the others are not concerned */

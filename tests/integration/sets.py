@@ -700,7 +700,7 @@ def what_a_launcher_says(bed):
                    f"esac\necho a banner >&2\nexec {bed.brumate} set member\n")
     os.chmod(fake, 0o700)
     job, log = bed.counter(mib=1, chunk_mib=1)
-    done = bed.ok("set", "checkpoint", "-R", "--via", f"{fake} %n", "--name", "one", f"well:{job}")
+    done = bed.ok("set", "checkpoint", "-R", "--timeout", "0", "--via", f"{fake} %n", "--name", "one", f"well:{job}")
     expect(done.err == "well: a banner\n", done.err)
     try:
         lost = bed.refused(EXIT_STILL_RUNNING, "member lost:job: its channel has ended: the command that speaks for it exited with 255: no such host",

@@ -86,15 +86,14 @@ static void tell(const struct snapshot_control *control, const char *name)
 static int wait_until_ready(struct snapshot_control *ret, const struct invocation *in,
 			    const struct service_container *c, struct brumate_error *err)
 {
-	const char *timeout = in->values[OPT_TIMEOUT];
-	uint64_t ms = READY_MS;
-	int r = timeout ? parse_duration(&ms, "--timeout", timeout, err) : 0;
+	uint64_t deadline_ns;
+	int r = parse_deadline(&deadline_ns, in->values[OPT_TIMEOUT], READY_MS, err);
 
 	if (r == 0 && (r = snapshot_control_open(ret, c->init, err)) == 0)
 		return brumate_fail(err, ENOENT,
 				    "the environment of the container has no SNAPSHOT_CONTROL_DIR "
 				    "to be ready in");
-	return r < 0 ? r : snapshot_control_wait(ret, deadline_in_ms(ms), err);
+	return r < 0 ? r : snapshot_control_wait(ret, deadline_ns, err);
 }
 
 int checkpoint_by_engine(const struct invocation *in, struct brumate_error *err)

@@ -14,7 +14,7 @@ static const struct option_spec set_options[] = {
 	      "restore: move each member to other GPUs of its node; UUIDs, or numbers as there"),
 	FLAG(OPT_TCP_CLOSE, "tcp-close", 0,
 	     "checkpoint: a restore finds connections to others than the members closed"),
-	TIMEOUT("give up after TIME, and have all members run on (default: 10m)"),
+	TIMEOUT("give up after TIME, and have all members run on (default: 10m; 0: never)"),
 	DIR("the store, which all nodes share (default: the usual one)"),
 	FORCE("continue even if doctor suspects that a job may be lost"),
 	FORMAT,

@@ -66,13 +66,9 @@ static int check_node(const char *node, size_t len, int code, struct brumate_err
 
 static int prepare(struct set *s, const struct invocation *in, struct brumate_error *err)
 {
-	uint64_t timeout_ms = TIMEOUT_MS;
-	int r = 0;
+	int r = parse_deadline(&s->deadline_ns, in->values[OPT_TIMEOUT], TIMEOUT_MS, err);
 
-	if (in->values[OPT_TIMEOUT])
-		r = parse_duration(&timeout_ms, "--timeout", in->values[OPT_TIMEOUT], err);
 	s->via = in->values[OPT_VIA] ? in->values[OPT_VIA] : "ssh %n";
-	s->deadline_ns = deadline_in_ms(timeout_ms);
 	s->cancel_fd = interrupt_watch(false);
 	return r < 0 ? r : s->cancel_fd < 0 ? brumate_fail(err, -s->cancel_fd, "pipe: %m") : 0;
 }

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "check.h"
 #include "cli/arguments.h"
 #include "cli/output.h"
@@ -37,6 +38,20 @@ static void check_durations(void)
 		CHECK(parse_duration(&ms, "--timeout", bad[i], &err) == -EINVAL);
 		CHECK(ms == 77 && strstr(err.text, "--timeout: ") == err.text && err.hint[0]);
 	}
+}
+
+static void check_deadlines(void)
+{
+	const uint64_t now = clock_now_ns();
+	uint64_t at = 77;
+
+	CHECK(parse_deadline(&at, "0", 600000, NULL) == 0 && at == DEADLINE_NEVER);
+	CHECK(parse_deadline(&at, NULL, 0, NULL) == 0 && at == DEADLINE_NEVER);
+	CHECK(parse_deadline(&at, NULL, 600000, NULL) == 0 && at - now >= 600 * NS_PER_S);
+	CHECK(parse_deadline(&at, "900s", 600000, NULL) == 0 && at - now >= 900 * NS_PER_S);
+	CHECK(at != DEADLINE_NEVER);
+	at = 77;
+	CHECK(parse_deadline(&at, "soon", 0, NULL) == -EINVAL && at == 77);
 }
 
 static void check_numbers(void)
@@ -136,6 +151,7 @@ static void check_formats(void)
 int main(void)
 {
 	check_durations();
+	check_deadlines();
 	check_numbers();
 	check_maps();
 	check_formats();
