@@ -139,7 +139,7 @@ static void take_requests(int fd, struct connection *c)
 }
 
 /* The number may be that of a new connection only after the answers of the old one: half-closed ones stay until then. */
-static void serve(int fd)
+static void serve(int fd, int epoll)
 {
 	struct connection *c = connections[fd];
 	ssize_t n = read(fd, c->text + c->n, sizeof(c->text) - c->n);
@@ -151,6 +151,9 @@ static void serve(int fd)
 	}
 	free(c);
 	connections[fd] = NULL;
+	/* The other thread may still be in the send(2) that the client has answered by hanging up: then close(2) does not end
+	 * the file, and its event would come again. */
+	epoll_ctl(epoll, EPOLL_CTL_DEL, fd, NULL);
 	close(fd);
 }
 
@@ -214,6 +217,6 @@ int main(int argc, char **argv)
 			if (got[i].data.fd == listener)
 				take_connection(listener, epoll);
 			else
-				serve(got[i].data.fd);
+				serve(got[i].data.fd, epoll);
 	}
 }
