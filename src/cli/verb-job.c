@@ -149,6 +149,8 @@ int verb_run(const struct invocation *in, struct brumate_error *err)
 	if (r < 0)
 		return r;
 
+	if (attach) /* what comes before the job is followed is passed on then; to come again it ends us */
+		interrupt_watch(true);
 	r = client_ask("Run", parameters, &reply, err);
 	json_t *job = json_object_get(reply, "job");
 	if (r == 0 && attach)

@@ -69,6 +69,18 @@ def attach_passes_signals_on(bed):
 
 
 @case
+def attach_passes_on_what_came_before(bed):
+    """While the job was being started: it is not left behind by a command that ended without it."""
+    bed.fault("start.started", "hold")
+    command = bed.spawn("run", "--attach", "--name", "early", "--", "sleep", "600")
+    with bed.holding("start.started", command):
+        command.signal(signal.SIGTERM)
+    code, _, err = command.end()
+    expect(code == 128 + signal.SIGTERM, f"exit {code}: {err!r}")
+    bed.expect_state("early", "exited")
+
+
+@case
 def attach_later_and_wait(bed):
     job, log = bed.counter("late")
     follower = bed.spawn("logs", "--follow", job)
