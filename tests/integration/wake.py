@@ -173,14 +173,19 @@ def a_resume_that_fails_is_tried_again(bed):
     with open(hook, "w", encoding="utf-8") as file:
         file.write(f'#!/bin/sh\necho "$BRUMATE_OPERATION: $BRUMATE_REASON" >> {told}\n')
     os.chmod(hook, 0o755)
-    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
-        file.write(f"[Run]\nWakeWait=1s\n[Hooks]\nOnFailure={hook}\n")
+
+    def configure(wait):
+        with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
+            file.write(f"[Run]\nWakeWait={wait}\n[Hooks]\nOnFailure={hook}\n")
+    configure("1h")
     it = Server(bed, "model")
     it.ask()
     it.suspend()
     c = Connection(it.port)
     bed.fault(*("resume.gpu-restore.begin", "error:5") * 30)
     c.send()
+    wait_until(lambda: (bed.job(it.job)["message"] or "").startswith("wake: "), "the failure to be said")
+    configure("1ms")
     wait_until(lambda: (bed.job(it.job)["message"] or "").startswith("stuck: "), "it to be called stuck")
     expect(it.state() == "suspended" and bed.disarm(), "it is not tried again")
     it.steps = it.note(c.answer())
