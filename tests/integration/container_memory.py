@@ -681,7 +681,7 @@ def whoever_is_killed_a_container_misses_none(bed):
             container.start()
             wait_open(bed, container)
             os.kill(bed.broker() if victim == "broker" else daemon.pid, signal.SIGKILL)
-            wait_until(lambda: bed.brokers_mib() < CONTEXT_MIB, "the end of what was open", 5)
+            wait_until(lambda: bed.brokers_mib() < CONTEXT_MIB, "the end of what was open")
             told(container, signal.SIGHUP, "grown")
             told(container, signal.SIGUSR1, "check OK")
         daemon.end()
