@@ -7,6 +7,7 @@ import os
 import signal
 import tempfile
 
+from bench_jobs import change
 from cases import MIB, Skipped, case, expect, main, read_link, wait_until
 
 
@@ -178,8 +179,7 @@ def a_kept_copy_that_outgrows_memory(bed):
         bed.operation("suspend", job)
         bed.operation("resume", job, "--keep-copy")
         expect(bed.job(job)["kept_bytes"], "the copy was not kept")
-        os.kill(bed.job(job)["pid"], signal.SIGUSR2)
-        log.wait_for("^changed ")
+        change(bed, job, log)
         if not room:
             bed.fault("data.spill-open", "error:28")
             result = bed.cli("suspend", job)
