@@ -13,7 +13,7 @@ import socket
 import subprocess
 import time
 
-from cases import NOBODY, Failed, Log, Skipped, case, expect, main, pids, process_start, read_text, run, wait_until
+from cases import EXIT_STILL_RUNNING, NOBODY, Failed, Log, Skipped, case, expect, main, pids, process_start, read_text, run, wait_until
 
 NODES = ("n1", "n2", "n3")
 NEEDED = ("slurmctld", "slurmd", "munged", "sbatch", "unshare", "nsenter", "setpriv")
@@ -459,6 +459,38 @@ def a_step_on_two_nodes(bed):
         expect("BAD" not in log.text() and "ERR" not in log.text(), log.tail())
         slurm.tell("scancel", job)
         step.wait(60)
+
+
+@case
+def a_set_by_srun(bed):
+    """The tasks of a step are members, srun is what speaks for them: killed before the decision, all run on; else the set is there."""
+    with Cluster(bed) as slurm:
+        job, log = slurm.batch("two", f"srun --brumate -l {slurm.counter(64)}", "-N2", "-w", "n1,n2")
+
+        def go_on():
+            count = {k: len(re.findall(rf"^{k}: .*step ", log.text(), re.M)) for k in (0, 1)}
+            log.wait_until(lambda text: all(len(re.findall(rf"^{k}: .*step ", text, re.M)) > count[k] + 2 for k in (0, 1)), "both to go on")
+        go_on()
+        via = f"env SLURM_CONF={slurm.conf} srun --overlap --jobid {job} -N1 -n1 -w %n {slurm.dir}/node-env"
+        members = [f"{n}:{entry['id']}" for n in ("n1", "n2") for entry in slurm.jobs(n)]
+        expect(len(members) == 2, f"members: {members}")
+        save = ["set", "checkpoint", "-R", "--dir", f"{slurm.dir}/store", "--via", via, "--name", "both", *members]
+        for at in ("ready", "idle", "held"):
+            with bed.held_at(f"set.all-{at}", *save) as held:
+                pid = held.process.pid
+                children = read_text(f"/proc/{pid}/task/{pid}/children").split()
+                srun = [int(child) for child in children if "n2" in read_text(f"/proc/{child}/cmdline").split("\0")]
+                expect(len(srun) == 1, f"srun of n2: {srun}")
+                os.kill(srun[0], signal.SIGKILL)
+            code, _, err = held.end()
+            expect(code == EXIT_STILL_RUNNING and "member n2:" in err and "signal 9" in err, f"{at}: {code}: {err}")
+            wait_until(lambda: [state for n in NODES for state in slurm.states(n).values()] == ["running"] * 2, f"{at}: both to run on")
+            go_on()
+        saved = bed.ok(*save)
+        expect(saved.out == "both\n" and sorted(os.listdir(f"{slurm.dir}/store/.sets")) == ["both"], saved.why())
+        go_on()
+        expect("BAD" not in log.text() and "ERR" not in log.text(), log.tail())
+        slurm.tell("scancel", job)
 
 
 @case
