@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "interpose/core/backend.h"
+#include "interpose/core/gate.h"
 #include "interpose/core/memory.h"
 #include "interpose/core/room.h"
 
@@ -61,6 +62,15 @@ static int create_beside_others(uint64_t *ret, size_t bytes, const struct memory
 	return -ENOMEM;
 }
 
+/* A thread that waits is not in the driver: this job may be suspended meanwhile, and be back when there is room. */
+static bool wait_for_neighbours(void)
+{
+	gate_leave();
+	const bool again = room_wait_for_neighbours();
+	gate_enter();
+	return again;
+}
+
 /* Where jobs share the GPU, others leave before it is full. */
 static int create_shared(uint64_t *ret, size_t bytes, const struct memory_kind *kind)
 {
@@ -68,7 +78,7 @@ static int create_shared(uint64_t *ret, size_t bytes, const struct memory_kind *
 
 	do
 		r = create_beside_others(ret, bytes, kind);
-	while (r == -ENOMEM && room_wait_for_neighbours());
+	while (r == -ENOMEM && wait_for_neighbours());
 	return r;
 }
 
