@@ -3,7 +3,8 @@
  * Allocations of a job of `run --wake` that find no room on a GPU which others have: a server that starts, or one that grows.
  * Each connects (src/interpose/core/room.h) and is answered when it may try again: a neighbour has left, or some time has
  * passed in which others may have. It waits in the same order as a resume does, and for WakeWait= at most; then it is out of
- * memory, as without brumate.
+ * memory, as without brumate. Those of a job of `run --share` have nobody leave: they wait behind servers until jobs end or `brumate
+ * share` has them leave, and time in which another job is on the GPU does not count.
  */
 #include "shim/shim.h"
 
@@ -17,6 +18,7 @@
 #include "client/agent.h"
 #include "engine/neighbours.h"
 #include "engine/turn.h"
+#include "job/events.h"
 
 /* After a pause the next allocation is one of its own. */
 enum { BACKLOG = 64, LOOK_MS = 50, ANSWER_MS = 300, TOGETHER_MS = 1000 };
@@ -25,9 +27,13 @@ struct need {
 	struct shim *shim;
 	struct loop_source connections;
 	struct loop_task task;	    /* serves one; what is below is its */
-	uint64_t since_ns, last_ns; /* when the first of several came, and the last */
-	int asking_fd;		    /* the one that is served; -1: none */
-	int listen_fd;		    /* of the shim; borrowed */
+	uint64_t since_ns, last_ns; /* when the first of several came, and the last was answered */
+	uint64_t alone_ns; /* of that time, with no other job on the GPU; of `run --share` */
+	bool waits; /* of `run --share`: from one to the next, and while it is suspended meanwhile */
+	struct room_turn turn;	  /* the same, but while it is suspended */
+	struct loop_source timer; /* then nobody waits any more, unless one has come */
+	int asking_fd;		  /* the one that is served; -1: none */
+	int listen_fd;		  /* of the shim; borrowed */
 };
 
 static void listen_beside_agents(struct shim *s)
@@ -43,6 +49,11 @@ static void listen_beside_agents(struct shim *s)
 static bool is_over(const struct shim *s, uint64_t until_ns)
 {
 	return s->stopping || !deadline_left_ms(until_ns);
+}
+
+static void wait_a_moment(void)
+{
+	nanosleep(&(struct timespec){ .tv_nsec = LOOK_MS * (long)NS_PER_MS }, NULL);
 }
 
 /* Until a neighbour has left, or the time for that has passed, in which others may have. */
@@ -66,9 +77,61 @@ static void make_room(const struct need *n, const struct brumate_conf *conf)
 			log_warn("no room is made for an allocation: job=%s reason=\"%s\"",
 				 s->job.id, err.text);
 		if (left <= 0)
-			nanosleep(&(struct timespec){ .tv_nsec = LOOK_MS * (long)NS_PER_MS }, NULL);
+			wait_a_moment();
 	}
 	turn_end(&turn);
+}
+
+/* ---- of a job of `run --share` ---- */
+
+static void tell_event(const struct need *n, const char *other)
+{
+	const struct job *j = &n->shim->job;
+	char reason[JOB_MESSAGE_BYTES];
+
+	snprintf(reason, sizeof(reason), "an allocation waits for room%s%s",
+		 *other ? ", as on the same GPU is job " : "", other);
+	log_info("job %s: %s", j->id, reason);
+	event_add(&j->target, "waits", json_pack("{s:s}", "reason", reason));
+}
+
+/* Whether it may wait on: for @conf's time, of which none passes while another job is there. */
+static bool wait_in_line(struct need *n, const struct brumate_conf *conf)
+{
+	const struct shim *s = n->shim;
+	const uint64_t begin_ns = clock_now_ns(), until_ns = deadline_in_ms(ANSWER_MS);
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	char other[JOB_NAME_BYTES];
+	const int r = neighbours_are_there(&s->job, other, &err);
+
+	if (r < 0)
+		log_warn("job %s waits for room, and who has it is not known: reason=\"%s\"",
+			 s->job.id, err.text);
+	if (!n->waits) {
+		n->waits = true;
+		n->since_ns = begin_ns;
+		n->alone_ns = 0;
+		tell_event(n, other);
+	}
+	turn_take_last(&n->turn, &s->job, n->since_ns);
+	turn_is_first(&n->turn); /* which says that it is waited on */
+	while (!is_over(s, until_ns))
+		wait_a_moment();
+	if (r <= 0)
+		n->alone_ns += clock_now_ns() - begin_ns;
+	return !conf->wake_wait_ms || n->alone_ns < conf->wake_wait_ms * NS_PER_MS;
+}
+
+/* ---- serving ---- */
+
+static bool make_room_once(struct need *n, const struct brumate_conf *conf)
+{
+	if (job_shares(&n->shim->job))
+		return wait_in_line(n, conf);
+	if (conf->wake_wait_ms && clock_now_ns() - n->since_ns >= conf->wake_wait_ms * NS_PER_MS)
+		return false;
+	make_room(n, conf);
+	return true;
 }
 
 static void serve(void *arg)
@@ -78,20 +141,36 @@ static void serve(void *arg)
 	const char again = AGENT_NEED_AGAIN;
 	const uint64_t now_ns = clock_now_ns();
 
-	if (now_ns - n->last_ns > TOGETHER_MS * NS_PER_MS)
+	if (now_ns - n->last_ns > TOGETHER_MS * NS_PER_MS && !n->waits)
 		n->since_ns = now_ns;
-	if (conf_load(&conf, NULL) == 0 &&
-	    (!conf.wake_wait_ms || now_ns - n->since_ns < conf.wake_wait_ms * NS_PER_MS)) {
-		make_room(n, &conf);
+	if (conf_load(&conf, NULL) == 0 && make_room_once(n, &conf))
 		send(n->asking_fd, &again, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-	}
 	n->last_ns = clock_now_ns();
 	cleanup_close(&n->asking_fd);
 }
 
+/* A thread that waits on asks again until then. */
+static void served(void *arg)
+{
+	struct need *n = arg;
+
+	if (n->waits)
+		loop_after(&n->timer, TOGETHER_MS);
+}
+
+static void silence(void *arg)
+{
+	struct need *n = arg;
+
+	if (loop_task_works(&n->task))
+		return;
+	turn_end(&n->turn);
+	n->waits = n->shim->view.state != JOB_RUNNING;
+}
+
 void need_begin(struct shim *s)
 {
-	if (job_wakes(&s->job))
+	if (job_wakes(&s->job) || job_shares(&s->job))
 		listen_beside_agents(s);
 }
 
@@ -100,7 +179,7 @@ static void need_asked(void *arg)
 	struct need *n = arg;
 
 	n->asking_fd = accept4(n->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-	if (n->asking_fd >= 0 && loop_task_start(n->shim->loop, &n->task, serve, NULL, n) < 0)
+	if (n->asking_fd >= 0 && loop_task_start(n->shim->loop, &n->task, serve, served, n) < 0)
 		cleanup_close(&n->asking_fd);
 }
 
@@ -111,10 +190,12 @@ static void need_update(void *part)
 	const struct shim_view *v = &s->view;
 	const bool works = loop_task_works(&n->task);
 
-	if (!works && v->use == SHIM_FREE && v->state == JOB_RUNNING && v->wakes) {
+	if (!works && v->use == SHIM_FREE && v->state == JOB_RUNNING && v->kind != SHIM_PLAIN) {
 		listen_beside_agents(s);
 		n->listen_fd = s->need_fd;
 	}
+	if (!works && n->waits && v->state == JOB_RUNNING && !loop_has_time(&n->timer))
+		loop_after(&n->timer, TOGETHER_MS); /* it is back */
 	loop_watch(&n->connections, works ? -1 : n->listen_fd, POLLIN);
 }
 
@@ -124,12 +205,17 @@ static void need_start(void *part, struct shim *s)
 
 	n->shim = s;
 	n->asking_fd = n->listen_fd = -1;
+	n->turn = TURN_NONE;
+	loop_add(s->loop, &n->timer, silence, n);
 	loop_add(s->loop, &n->connections, need_asked, n);
 }
 
 static void need_stop(void *part)
 {
-	cleanup_close(&((struct need *)part)->shim->need_fd);
+	struct need *n = part;
+
+	turn_end(&n->turn);
+	cleanup_close(&n->shim->need_fd);
 }
 
 const struct shim_part need_part = {

@@ -353,7 +353,9 @@ void shim_look(struct shim *s)
 		.data_path = job->data_path,
 		.gpu_kind = job->gpu_kind,
 		.unsaved = job->unsaved,
-		.wakes = job_wakes(job),
+		.kind = job_wakes(job)	  ? SHIM_WAKES
+			: job_shares(job) ? SHIM_SHARES
+					  : SHIM_PLAIN,
 		.listens = job->state == JOB_CHECKPOINTED && *job->ports,
 		.mends = mend_is_wanted(s),
 		.every_ms = job->schedule.every_ms,

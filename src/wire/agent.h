@@ -37,7 +37,7 @@ enum { AGENT_LOOKS_S = 1 };
 #define AGENT_WAKE_SOCKET "wake"
 
 /*
- * An allocation that finds no room in a job of `run --wake` connects to AGENT_NEED_SOCKET (SOCK_SEQPACKET), where its shim
+ * An allocation that finds no room in a job of `run --wake` or `run --share` connects to AGENT_NEED_SOCKET (SOCK_SEQPACKET), where its shim
  * answers with one byte, AGENT_NEED_AGAIN, once it may go better: another job has left the GPU, or a moment has passed. Without
  * that byte there is no more to be had. Each try is a connection of its own.
  */
