@@ -14,7 +14,6 @@
 #include <grp.h>
 #include <poll.h>
 #include <signal.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,31 +27,10 @@
 #include "base/cleanup.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/notify.h"
 #include "base/paths.h"
 #include "base/start.h"
 #include "wire/wire.h"
-
-/* ---- the service manager: news to it; sd_notify(3) ---- */
-
-/* Sends @state ("READY=1") to the manager, if there is one. */
-static void notify_manager(const char *state)
-{
-	const char *path = getenv("NOTIFY_SOCKET");
-	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	size_t len = path ? strlen(path) : 0;
-
-	if (len < 2 || len >= sizeof(address.sun_path) || (path[0] != '/' && path[0] != '@'))
-		return;
-	memcpy(address.sun_path, path, len);
-	if (address.sun_path[0] == '@')
-		address.sun_path[0] = '\0';
-
-	auto_close int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	socklen_t address_len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
-	if (fd >= 0)
-		(void)!sendto(fd, state, strlen(state), MSG_NOSIGNAL, (struct sockaddr *)&address,
-			      address_len);
-}
 
 /* ---- serving ---- */
 
@@ -202,12 +180,12 @@ static int run_daemon(struct brumate_error *err)
 	if (r < 0)
 		return r;
 
-	notify_manager("READY=1");
+	notify_manager("READY=1", NULL, 0);
 	log_info("serving io.brumate runtime_dir=%s state_dir=%s", path_runtime_dir(),
 		 path_state_dir());
 	start_edges();
 	r = serve_until_stopped(server, signal_fd, err);
-	notify_manager("STOPPING=1");
+	notify_manager("STOPPING=1", NULL, 0);
 	eventfd_write(stop_fd, 1);
 	wire_server_free(server);
 	return r;

@@ -8,6 +8,7 @@
 #include "shim/shim.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -163,6 +164,35 @@ static void listen_update(void *part)
 		bind_again(l);
 	for (size_t i = 0; i < s->listeners.n; i++)
 		loop_watch(&l->ports[i], s->listeners.items[i].fd, POLLIN);
+}
+
+/* Of another program, which keeps copies of what is held, and gives them back where they have died with a shim. */
+int listen_hold_method(void *arg, struct wire_call_context *call, json_t *parameters,
+		       struct brumate_error *err)
+{
+	auto_(listeners_fini) struct listeners given = LISTENERS_EMPTY, copies = LISTENERS_EMPTY;
+	struct shim *s = arg;
+	int fds[LISTENERS_MAX], fd, r = 0;
+	(void)parameters;
+
+	for (size_t i = 0; r == 0 && (fd = wire_call_take_fd(call, i)) >= 0; i++)
+		r = listeners_add(&given, fd, err);
+	if (r == 0)
+		r = shim_begin(s, "hold", 1u << JOB_CHECKPOINTED, err);
+	if (r < 0)
+		return r;
+	if (!s->listeners.n && given.n && listeners_are_at(&given, s->job.ports))
+		s->listeners = take_struct(given, LISTENERS_EMPTY);
+	while (copies.n < s->listeners.n) {
+		const size_t i = copies.n++;
+
+		copies.items[i] = s->listeners.items[i];
+		fds[i] = copies.items[i].fd = fcntl(copies.items[i].fd, F_DUPFD_CLOEXEC, 3);
+		if (fds[i] < 0)
+			r = brumate_fail(err, errno, "a copy of a socket: %m");
+	}
+	shim_end(s);
+	return r < 0 ? r : wire_reply_fds(call, NULL, fds, copies.n);
 }
 
 static bool listen_needs_shim(const void *part)

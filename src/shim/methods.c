@@ -745,6 +745,7 @@ const struct wire_method shim_methods[] = {
 	{ "io.brumate.job.Resume", method_resume },
 	{ "io.brumate.job.Checkpoint", method_checkpoint },
 	{ "io.brumate.job.Restore", method_restore },
+	{ "io.brumate.job.Hold", listen_hold_method },
 	{ "io.brumate.job.Schedule", schedule_method },
 	{ "io.brumate.job.Release", method_release },
 	{ "io.brumate.job.Remove", method_remove },

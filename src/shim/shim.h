@@ -233,6 +233,8 @@ extern const struct shim_part schedule_part, mend_part, owner_part, marks_part, 
 	wake_part, listen_part, need_part, hooks_part;
 
 /** The method Schedule. */
+int listen_hold_method(void *arg, struct wire_call_context *call, json_t *parameters,
+		       struct brumate_error *err);
 int schedule_method(void *arg, struct wire_call_context *call, json_t *parameters,
 		    struct brumate_error *err);
 

@@ -9,6 +9,7 @@
 #include "cli/arguments.h"
 #include "cli/client.h"
 #include "cli/output.h"
+#include "edges/serve/fdstore.h"
 #include "edges/serve/options.h"
 #include "edges/serve/policy.h"
 
@@ -62,7 +63,8 @@ struct serve {
 	json_t *labels;		  /* borrowed; NULL: any */
 	struct seen *seen;	  /* owned */
 	size_t n_seen;
-	struct served *servers; /* owned: what the last look has shown */
+	struct fdstore *fdstore; /* owned; NULL: the service manager keeps nothing */
+	struct served *servers;	 /* owned: what the last look has shown */
 	size_t n_servers;
 };
 
@@ -72,6 +74,7 @@ static void serve_fini(struct serve *s)
 	free(s->gpus);
 	free(s->seen);
 	free(s->servers);
+	fdstore_free(s->fdstore);
 	conf_fini(&s->conf);
 }
 DEFINE_AUTO_FINI(struct serve, serve_fini)
@@ -254,6 +257,14 @@ static int add_server(struct serve *s, json_t *job)
 	return 0;
 }
 
+/* A server that is on disk, whose ports are held. */
+static void see_ports(struct serve *s, json_t *job)
+{
+	if (is_server(s, job) && !strcmp(text_of(job, "state"), "checkpointed") &&
+	    *text_of(job, "ports"))
+		fdstore_see(s->fdstore, text_of(job, "id"));
+}
+
 /* What is not there any more is forgotten. */
 static void forget(struct serve *s)
 {
@@ -293,7 +304,11 @@ static int look(struct serve *s, struct brumate_error *err)
 	json_array_foreach (json_object_get(reply, "jobs"), i, job)
 		if (r == 0 && (is_server(s, job) || is_share(s, job)) && add_server(s, job) < 0)
 			r = brumate_fail(err, ENOMEM, "%m");
+	fdstore_begin(s->fdstore);
+	json_array_foreach (json_object_get(reply, "jobs"), i, job)
+		see_ports(s, job);
 	if (r == 0) {
+		fdstore_end(s->fdstore);
 		forget(s);
 		try_again_at_once(s);
 	}
@@ -538,6 +553,8 @@ int verb_serve(const struct invocation *in, struct brumate_error *err)
 	int r = get_time(&s.idle_after_ms, in, OPT_IDLE_AFTER, "--idle-after", IDLE_AFTER_MS_MIN,
 			 err);
 
+	if (r == 0 && !in->values[OPT_DRY_RUN])
+		s.fdstore = fdstore_new();
 	return r < 0 ? r : begin(&s, in, err);
 }
 
