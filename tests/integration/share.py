@@ -5,8 +5,10 @@
 import json
 import os
 import signal
+import subprocess
 
 from cases import as_user, case, expect, main, wait_until
+from harness import SOURCE
 from servers import Server
 
 SLICE = ("share", "--slice", "1s")
@@ -289,6 +291,48 @@ def a_server_comes_before_one_that_waits(bed):
     start_without_room(bed, "b")
     for one in (it, other, it):
         one.ask()
+
+
+def child_of(pid):
+    """One of a job's processes that is not the one brumate names."""
+    with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+        return int(file.read().split()[0])
+
+
+@case
+def by_an_agent_that_knows_cuda_checkpoint(bed):
+    """The example for llm-d: the agent's own commands, as its backend for CUDA runs them."""
+    bed.own["BRUMATE_SIM_VRAM_MIB"] = "128"
+    script = [os.path.join(SOURCE, "examples", "cuda-checkpoint")]
+    env = {**bed.command_env(), "PATH": os.path.dirname(bed.brumate) + ":" + os.environ["PATH"], "CUDA_CHECKPOINT_WAIT": "20s"}
+
+    def agent(*args):
+        done = subprocess.run([*script, *map(str, args)], env=env, capture_output=True, text=True, timeout=90, check=False)
+        return done.returncode, done.stderr
+
+    def snapshot(*pids):
+        words = [word for pid in pids for word in ("--pid", pid)]
+        return agent("--action", "lock", *words)[0] or agent("--action", "checkpoint", *words)[0]
+
+    first, log = bed.counter("first", mib=MIB)
+    pid = bed.pid(first)
+    expect(agent("--action", "lock", "--pid", pid) == (0, "") and bed.state(first) == "running", "a lock alone did something")
+    expect(snapshot(pid) == 0 and bed.state(first) == "suspended", bed.state(first))
+    expect(snapshot(pid) == 0, "what is off the GPU is not so")
+    shell = f"{bed.program('counter')} --mib {MIB} --chunk-mib 16 --interval-ms {2 * MIB}; exit $?"
+    second, other = bed.started(["sh", "-c", shell], "second")
+    inner = child_of(bed.pid(second))
+    code, said = agent("--toggle", "--pid", pid)
+    expect(code == 10 and "free" in said, f"{code} {said}")
+    expect(snapshot(inner, bed.pid(second)) == 0 and bed.state(second) == "suspended", bed.state(second))
+    expect(agent("--toggle", "--pid", pid)[0] == 0, "it does not come back")
+    bed.expect_whole(first, log)
+    expect(snapshot(pid) == 0 and agent("--toggle", "--pid", inner)[0] == 0, "they do not take turns")
+    bed.expect_whole(second, other)
+    for words, reason in ((("--action", "lock", "--pid", os.getpid()), "of no job of brumate"), (("--toggle",), "no process is given"),
+                          (("--action", "x", "--pid", pid), "is not known"), (("--get-state", "--pid", pid), "is not known")):
+        code, said = agent(*words)
+        expect(code == 1 and reason in said, f"{words}: {code} {said}")
 
 
 @case
