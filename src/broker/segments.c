@@ -8,16 +8,10 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { THREADS_MAX = 8 };
-
-static bool is_held(const struct segments *h)
-{
-	return h->use != HOST_FOR_COPY;
-}
 
 /* Under the lock. */
 static bool is_wanted(const struct host_part *p)
@@ -33,9 +27,9 @@ static bool zero_rest(const struct segments *h, struct segment *s, size_t i, boo
 {
 	uint64_t start = i * h->segment_bytes, used = h->total_bytes - start;
 
-	if (is_held(h) || scrub)
+	if (scrub)
 		used = 0;
-	if (used < s->bytes && h->use != HOST_AS_IS)
+	if (used < s->bytes)
 		memset(s->at + used, 0, s->bytes - used);
 	return used == 0;
 }
@@ -49,8 +43,6 @@ static int prepare_segment(struct segments *h, size_t i, bool scrub, struct brum
 
 	if (r < 0)
 		return brumate_fail(err, -r, "host memory: %m");
-	if (is_held(h) && segment_is_blank(s))
-		return 0; /* its holder fills it, and makes only the pages that it needs */
 	if (s->owner == SEGMENT_TAKEN) {
 		r = segment_populate(s, err);
 		if (r < 0)
@@ -88,16 +80,12 @@ static void run_part(struct work *work)
 	pthread_mutex_lock(&h->lock);
 	if (r >= 0) {
 		p->state = r ? HOST_PART_ZERO : HOST_PART_READY;
-		h->n_ready++;
 	} else if (!h->stopped) {
 		h->err = err;
 		h->stopped = true;
 	}
-	bool over = h->stopped || h->n_ready == h->n_segments;
 	pthread_cond_broadcast(&h->changed);
 	pthread_mutex_unlock(&h->lock);
-	if (over && h->wake_fd >= 0)
-		eventfd_write(h->wake_fd, 1);
 }
 
 /* ---- what is wanted ---- */
@@ -234,14 +222,6 @@ int segments_get(struct segments *h, size_t i, bool block, struct segment **ret,
 	return r;
 }
 
-int segments_state(struct segments *h, struct brumate_error *err)
-{
-	pthread_mutex_lock(&h->lock);
-	int r = h->stopped ? fail_stopped(h, err) : h->n_ready == h->n_segments;
-	pthread_mutex_unlock(&h->lock);
-	return r;
-}
-
 void segments_stop(struct segments *h)
 {
 	pthread_mutex_lock(&h->lock);
@@ -285,7 +265,7 @@ int segments_lease(struct segments *h, size_t first, size_t end, int *ret_fds,
 {
 	settle_parts(h, first, end);
 	for (size_t i = first; i < end; i++) {
-		int fd = i < h->n_segments ? segment_lease(h->parts[i].segment, is_held(h), err)
+		int fd = i < h->n_segments ? segment_lease(h->parts[i].segment, false, err)
 					   : lease_key(h, err);
 
 		if (fd < 0) {
@@ -312,7 +292,7 @@ static int segments_alloc(struct segments **ret, struct gpus *gpus, uint64_t tot
 	h->total_bytes = total_bytes;
 	h->segment_bytes = segment_bytes;
 	h->n_segments = n;
-	h->wake_fd = h->key_fd = -1;
+	h->key_fd = -1;
 	h->parts = calloc(n, sizeof(*h->parts));
 	pthread_mutex_init(&h->lock, NULL);
 	pthread_cond_init(&h->changed, NULL);
@@ -350,28 +330,6 @@ static int take_segments(struct segments *h, const int *nodes, struct brumate_er
 	return r;
 }
 
-int segments_new(struct segments **ret, struct gpus *gpus, uint64_t total_bytes, const int *nodes,
-		 enum host_use use, int wake_fd, struct brumate_error *err)
-{
-	struct segments *h;
-	int r = segments_alloc(&h, gpus, total_bytes, pool_segment_bytes(total_bytes), err);
-
-	if (r < 0)
-		return r;
-	h->wake_fd = wake_fd;
-	h->use = use;
-	r = take_segments(h, nodes, err);
-	if (r == 0)
-		r = start_workers(h, err);
-	if (r == 0 && is_held(h))
-		segments_want(h, 0, h->n_segments);
-	if (r < 0)
-		segments_free(h);
-	else
-		*ret = h;
-	return r;
-}
-
 /* The end of making one, which is freed if @r, or its start, is an error. */
 static int hand_over(struct segments **ret, struct segments *h, int r, struct brumate_error *err)
 {
@@ -382,6 +340,18 @@ static int hand_over(struct segments **ret, struct segments *h, int r, struct br
 	else
 		*ret = h;
 	return r;
+}
+
+int segments_new(struct segments **ret, struct gpus *gpus, uint64_t total_bytes, const int *nodes,
+		 struct brumate_error *err)
+{
+	struct segments *h;
+	int r = segments_alloc(&h, gpus, total_bytes, pool_segment_bytes(total_bytes), err);
+
+	if (r < 0)
+		return r;
+	r = take_segments(h, nodes, err);
+	return hand_over(ret, h, r, err);
 }
 
 int segments_new_sparse(struct segments **ret, struct gpus *gpus, uint64_t total_bytes,

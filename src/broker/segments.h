@@ -41,26 +41,19 @@ struct segments {
 	bool spilled; /* some segment is on a disk; the next two are valid */
 	struct seal_disk_key key;
 	int key_fd;
-	enum host_use {
-		HOST_FOR_COPY, /* by copies: what is never wanted reads as zeros */
-		HOST_FOR_HOLDER, /* by its holder, and zero until then: it is cheapest without pages */
-		HOST_AS_IS, /* by its holder, which writes all that it reads: it may hold old bytes */
-	} use;		    /* by whom it is written */
-	int wake_fd; /* eventfd, borrowed: signalled when all is ready or some of it failed; -1: none */
 	struct work_queue *workers;
 
 	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t changed;
-	size_t n_ready;
 	bool stopped;
 	struct brumate_error err; /* the cause, if it was stopped by a failure */
 };
 
-/** Takes memory from the pool. Segments for a holder are made ready in the background. @nodes: memory node wanted for
- * each segment, or NULL. */
+/** Takes memory from the pool, for copies: what is never wanted reads as zeros. @nodes: memory node wanted for each segment,
+ * or NULL. */
 int segments_new(struct segments **ret, struct gpus *gpus, uint64_t total_bytes, const int *nodes,
-		 enum host_use use, int wake_fd, struct brumate_error *err);
-/** Makes a copy for HOST_FOR_COPY that takes no memory yet. What is wanted before segments_settle() is in memory, or the
+		 struct brumate_error *err);
+/** Makes one that takes no memory yet. What is wanted before segments_settle() is in memory, or the
  * copy fails. */
 int segments_new_sparse(struct segments **ret, struct gpus *gpus, uint64_t total_bytes,
 			const int *nodes, struct brumate_error *err);
@@ -85,8 +78,6 @@ bool segments_skips_zeros(struct segments *h, size_t i, bool now);
  * failed. @ret_zero (may be NULL): all of it was zero when it became ready. */
 int segments_get(struct segments *h, size_t i, bool block, struct segment **ret, bool *ret_zero,
 		 struct brumate_error *err);
-/** Returns 1 when all segments are ready, 0 when not yet, <0 when one failed. */
-int segments_state(struct segments *h, struct brumate_error *err);
 /** How many descriptors a holder gets: of all segments, and of their key if there is one. */
 size_t segments_fds(const struct segments *h);
 /** The descriptors (owned) from number @first to before @end. These segments are not written any more. */

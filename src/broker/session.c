@@ -31,7 +31,7 @@ enum {
 enum session_state {
 	SESSION_IDLE,	 /* no answer is due */
 	SESSION_EXPECTS, /* a request has begun, and its segments have not arrived */
-	SESSION_WORKS,	 /* a transfer or an allocation is under way */
+	SESSION_WORKS,	 /* a transfer is under way */
 };
 
 struct session {
@@ -43,7 +43,6 @@ struct session {
 	struct transfer_piece *pieces; /* of a layout that is being received */
 	uint32_t n_pieces, n_pieces_all;
 	struct transfer *transfer;
-	struct segments *alloc;	     /* memory that is being made ready */
 	uint32_t flags;		     /* of the layout */
 	struct transfer_packet from; /* IN, or OUT with a base: the request */
 	int *segments;		     /* the host copy's segments that have arrived */
@@ -81,7 +80,6 @@ static void set_state(struct session *s, enum session_state state)
 static void reset_session(struct session *s)
 {
 	transfer_free(take_ptr(&s->transfer));
-	segments_free(take_ptr(&s->alloc));
 	packet_close_fds(s->segments, s->n_segments);
 	free(take_ptr(&s->segments));
 	free(take_ptr(&s->pieces));
@@ -202,8 +200,6 @@ static int tell_progress(struct session *s, const struct transfer_view *view,
 
 static int send_answer(struct session *s, struct brumate_error *err)
 {
-	if (s->alloc)
-		return send_segments(s, s->alloc, segments_fds(s->alloc), err);
 	/* What came in is unmapped here before its new owners allocate. */
 	transfer_finish(s->transfer);
 	digests_finish(s->transfer);
@@ -219,7 +215,7 @@ static int report_session(struct session *s)
 {
 	struct transfer_view view = { 0 };
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	int r = s->alloc ? segments_state(s->alloc, &err) : transfer_look(s->transfer, &view, &err);
+	int r = transfer_look(s->transfer, &view, &err);
 
 	if (r == 0 && (r = tell_progress(s, &view, &err)) == 0)
 		return 0;
@@ -227,7 +223,7 @@ static int report_session(struct session *s)
 		r = send_answer(s, &err);
 	if (r < 0)
 		return fail_request(s, &err);
-	if (s->transfer && !(s->flags & TRANSFER_COUNT))
+	if (!(s->flags & TRANSFER_COUNT))
 		log_info("copied %s bytes=%llu zero=%llu unchanged=%llu pieces=%zu",
 			 s->transfer->to_host ? "out" : "in",
 			 (unsigned long long)s->transfer->total_bytes,
@@ -364,16 +360,6 @@ static int add_segments(struct session *s, const struct transfer_packet *p, cons
 	return transfer_start(s->transfer, host, false, err);
 }
 
-static int begin_alloc(struct session *s, const struct transfer_packet *p,
-		       struct brumate_error *err)
-{
-	reset_session(s);
-	set_state(s, SESSION_WORKS);
-	return segments_new(&s->alloc, s->all->gpus, p->total_bytes, NULL,
-			    p->flags & TRANSFER_AS_IS ? HOST_AS_IS : HOST_FOR_HOLDER, s->wake_fd,
-			    err);
-}
-
 /* After a layout that failed: answers its request with the error, and drops the fds that come with it. */
 static int refuse_packet(struct session *s, const struct transfer_packet *p,
 			 struct brumate_error *err)
@@ -410,7 +396,7 @@ static int serve_fds(struct session *s, const struct transfer_packet *p, const i
 static int serve_packet(struct session *s, const struct transfer_packet *p, const int *fds,
 			bool *ret_taken, struct brumate_error *err)
 {
-	if (s->refused.code && p->op != TRANSFER_LAYOUT && p->op != TRANSFER_ALLOC)
+	if (s->refused.code && p->op != TRANSFER_LAYOUT)
 		return refuse_packet(s, p, err);
 	switch (p->op) {
 	case TRANSFER_LAYOUT:
@@ -425,8 +411,6 @@ static int serve_packet(struct session *s, const struct transfer_packet *p, cons
 			       ? stream_fill(s->transfer, p->n_total, p->total_bytes,
 					     p->segment_bytes, err)
 			       : 0; /* of a request that has failed */
-	case TRANSFER_ALLOC:
-		return begin_alloc(s, p, err);
 	case TRANSFER_SEGMENTS:
 	case TRANSFER_FDS:
 		return serve_fds(s, p, fds, ret_taken, err);

@@ -1157,8 +1157,7 @@ static int take_host_memory(struct transfer *t, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "pieces: %m");
 	const bool sparse = t->flags & TRANSFER_WITH_DIGESTS && !has_room_for_all(t);
 	int r = sparse ? segments_new_sparse(&host, t->gpus, t->total_bytes, nodes, err)
-		       : segments_new(&host, t->gpus, t->total_bytes, nodes, HOST_FOR_COPY, -1,
-				      err);
+		       : segments_new(&host, t->gpus, t->total_bytes, nodes, err);
 	if (r < 0)
 		return r;
 	if (!(t->flags & TRANSFER_WITH_DIGESTS))

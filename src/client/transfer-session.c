@@ -445,26 +445,6 @@ static int fail_request(struct pending *q, int r)
 	return r;
 }
 
-int transfer_client_alloc(struct transfer_client *c, uint64_t total_bytes, bool as_is,
-			  struct host_copy *ret, struct brumate_error *err)
-{
-	struct pending q = { .client = c, .total_bytes = total_bytes };
-	struct transfer_packet p = transfer_packet(TRANSFER_ALLOC);
-
-	if (!total_bytes || total_bytes > TRANSFER_BYTES_MAX)
-		return brumate_fail(err, EINVAL, "copy: %llu bytes",
-				    (unsigned long long)total_bytes);
-	p.total_bytes = total_bytes;
-	p.flags = as_is ? TRANSFER_AS_IS : 0;
-	int r = send_packet(c, &p, NULL, 0, err);
-	if (r == 0)
-		r = receive_answers(&q, err);
-	if (r < 0)
-		return fail_request(&q, r);
-	*ret = q.copy;
-	return 0;
-}
-
 static uint32_t out_flags(const struct transfer_request *request)
 {
 	return TRANSFER_TO_HOST | (request->digests ? TRANSFER_WITH_DIGESTS : 0) |

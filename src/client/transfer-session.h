@@ -113,12 +113,6 @@ struct transfer_spared {
 	uint64_t zero_bytes, same_bytes;
 };
 
-/** Gives host memory for a copy of @total_bytes, from the pool where it has room. It is zeroed, or with
- * @as_is may hold what it held before, as the caller writes all of it that is read. What is on a disk is to be
- * written before it is read. -ENOSPC says how much is there. */
-int transfer_client_alloc(struct transfer_client *c, uint64_t total_bytes, bool as_is,
-			  struct host_copy *ret, struct brumate_error *err);
-
 /** Copies the pieces, whose memory @fds (borrowed) hold, into a fresh host copy. @ret_spared may be NULL.
  * Errors to act on: -EPIPE (the broker died: again with a new session), -ENOSPC, -ENOMEM, -EIO (the driver's
  * text). The memory stays. */

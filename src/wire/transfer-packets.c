@@ -27,14 +27,12 @@ static int check_copy(const struct transfer_packet *p, struct brumate_error *err
 {
 	if (!p->total_bytes || p->total_bytes > TRANSFER_BYTES_MAX)
 		return bad(err, p, "size of the host copy");
-	if (p->op == TRANSFER_ALLOC)
-		return 0;
 	if (p->op == TRANSFER_IN && p->flags & TRANSFER_STREAM)
 		return p->segment_bytes || p->n_total ? bad(err, p, "segments of a stream") : 0;
 	if (!p->segment_bytes || p->segment_bytes > TRANSFER_BYTES_MAX ||
 	    p->segment_bytes % TRANSFER_ALIGN_BYTES || p->n_total > TRANSFER_SEGMENTS_MAX ||
-	    p->n_total != (p->total_bytes - 1) / p->segment_bytes + 1 +
-				  !!(p->flags & TRANSFER_SPILLED))
+	    p->n_total !=
+		    (p->total_bytes - 1) / p->segment_bytes + 1 + !!(p->flags & TRANSFER_SPILLED))
 		return bad(err, p, "size of segments");
 	return 0;
 }
@@ -79,7 +77,6 @@ int transfer_check(const struct transfer_packet *p, size_t len_bytes, size_t n_f
 	case TRANSFER_SEGMENTS:
 		return p->n && p->n == n_fds ? check_copy(p, err) : bad(err, p, "number of fds");
 	case TRANSFER_IN:
-	case TRANSFER_ALLOC:
 		return check_copy(p, err);
 	case TRANSFER_DONE:
 		return check_failure(p, err);

@@ -27,8 +27,6 @@
  *	FILLED    a slot, with its number in n_total, holds segment_bytes from total_bytes on of what would be the
  *	          host copy: of one GPU, and for each GPU in their order. What the digest table marks as zero is left
  *	          out.
- *	ALLOC     total_bytes of host memory. What is in memory is zeroed, except with TRANSFER_AS_IS. Answer:
- *	          PROGRESS ..., SEGMENTS, DONE.
  *
  * With TRANSFER_SPILLED, some segments of a host copy are on a disk (wire/host-copy.h), and one descriptor
  * follows those of the segments: the memfd of their key. It counts in n_total.
@@ -63,8 +61,7 @@ enum transfer_op {
 	TRANSFER_LAYOUT = 1,
 	TRANSFER_OUT,
 	TRANSFER_IN,
-	TRANSFER_ALLOC,
-	TRANSFER_FDS,
+	TRANSFER_FDS = 5,
 	TRANSFER_SEGMENTS,
 	TRANSFER_PROGRESS,
 	TRANSFER_DONE,
@@ -80,7 +77,6 @@ enum {
 	TRANSFER_BASE = 1u << 2,
 	TRANSFER_LIVE = 1u << 8, /* out: the memory may be written during the copy */
 	TRANSFER_SPILLED = 1u << 3,
-	TRANSFER_AS_IS = 1u << 4,  /* ALLOC: memory may hold old bytes */
 	TRANSFER_EARLY = 1u << 5,  /* OUT: the client uses segments before all are complete */
 	TRANSFER_STREAM = 1u << 6, /* IN: through a ring, which the client fills */
 	TRANSFER_COUNT = 1u << 7,  /* LAYOUT of OUT: nothing is copied */
@@ -99,7 +95,7 @@ struct transfer_packet {
 	uint32_t exit_code;		     /* DONE */
 	int32_t error;			     /* DONE: 0 or -errno */
 	uint32_t slots;			     /* PROGRESS of a stream: a mask */
-	uint64_t total_bytes, segment_bytes; /* IN, ALLOC, SEGMENTS, OUT with a base; FILLED */
+	uint64_t total_bytes, segment_bytes; /* IN, SEGMENTS, OUT with a base; FILLED */
 	uint64_t done_bytes;		     /* PROGRESS */
 	uint64_t zero_bytes, same_bytes;     /* DONE: not copied, being zero or unchanged */
 	union {

@@ -74,7 +74,6 @@ static void test_no_leak(void)
 	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct set set = set_make(4, eight, 1), small = set_make(1, granule, 1);
 	auto_free char *buf = malloc(8 * MIB);
-	struct brumate_error err;
 
 	out(s, &set);
 	host_copy_fini(&set.copy);
@@ -82,35 +81,8 @@ static void test_no_leak(void)
 	copy_read(&small.copy, 0, buf, 8 * MIB);
 	CHECK(!is_zero(buf, 2 * MIB) && is_zero(buf + 2 * MIB, 6 * MIB));
 	host_copy_fini(&small.copy);
-	must(transfer_client_alloc(s, 30 * MIB, false, &set.copy, &err), &err);
-	CHECK(set.copy.n_segments == 4 && set.copy.total_bytes == 30 * MIB);
-	for (int i = 0; i < 4; i++) {
-		copy_read(&set.copy, (uint64_t)i * 8 * MIB, buf, 8 * MIB);
-		CHECK(is_zero(buf, 8 * MIB));
-	}
 	set_free(&set);
 	set_free(&small);
-}
-
-/* Memory from transfer_client_alloc(), filled by its holder, goes into a GPU. */
-static void test_alloc(void)
-{
-	auto_(transfer_client_close) struct transfer_client *s = session();
-	struct set set = set_make(4, eight, 1);
-	struct brumate_error err;
-
-	set_close_fds(&set);
-	must(transfer_client_alloc(s, 32 * MIB, false, &set.copy, &err), &err);
-	for (size_t i = 0; i < set.n; i++) {
-		uint64_t *at = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED,
-				    set.copy.segments[i], 0);
-		CHECK(at != MAP_FAILED);
-		pattern(at, 8 * MIB, i);
-		munmap(at, 8 * MIB);
-	}
-	in(s, &set);
-	set_check_device(&set);
-	set_free(&set);
 }
 
 /* What is over the limit is not pinned, goes through the ring, and is no one's in the pool later. */
@@ -144,7 +116,6 @@ int main(void)
 	broker_start();
 	test_lease();
 	test_no_leak();
-	test_alloc();
 	test_holder();
 	test_ring("[Broker]\nPool=256M\n", 256 * MIB);
 	test_ring("[Broker]\nPool=1M\n", MIB); /* not even a ring */

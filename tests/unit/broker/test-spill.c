@@ -265,36 +265,6 @@ static void test_update(void)
 	set_free(&set);
 }
 
-/* Memory for a restore, written by its holder. */
-static void test_alloc(void)
-{
-	auto_(transfer_client_close) struct transfer_client *s = session();
-	struct set set = set_make(PIECES, eight, 1);
-	auto_free uint64_t *buf = malloc(8 * MIB);
-	struct seal_disk_key key;
-	struct brumate_error err;
-
-	set_close_fds(&set);
-	must(transfer_client_alloc(s, PIECES * 8 * MIB, false, &set.copy, &err), &err);
-	CHECK(spill_key_read(&key, set.copy.segments[PIECES]) == 0);
-	for (size_t i = 0; i < PIECES; i++) {
-		int fd = set.copy.segments[i];
-
-		pattern(buf, 8 * MIB, i);
-		if (host_copy_is_on_disk(&set.copy, i)) {
-			CHECK(spill_write(fd, &key, i * 8 * MIB, i * 8 * MIB, buf, 8 * MIB) == 0);
-			continue;
-		}
-		char *at = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-		CHECK(at != MAP_FAILED);
-		memcpy(at, buf, 8 * MIB);
-		munmap(at, 8 * MIB);
-	}
-	in(s, &set);
-	set_check_device(&set);
-	set_free(&set);
-}
-
 static int try_in(struct set *set, int *fds, struct brumate_error *err)
 {
 	auto_(transfer_client_close) struct transfer_client *s = session();
@@ -396,7 +366,12 @@ static void test_no_room(void)
 	auto_(transfer_client_close) struct transfer_client *s = session();
 	struct brumate_error err;
 
-	CHECK(transfer_client_alloc(s, 1ull << 45, false, &copy, &err) == -ENOSPC);
+	auto_close int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	struct device_piece large = { .len_bytes = 1ull << 45 };
+	const struct transfer_request request = { .pieces = &large, .n = 1 };
+
+	strcpy(large.gpu, set.pieces[0].gpu);
+	CHECK(transfer_client_out(s, &request, &fd, &copy, NULL, &err) == -ENOSPC);
 	CHECK(strstr(err.text, "32.0 TiB needed") && strstr(err.text, state));
 	CHECK(strstr(err.hint, "SpillDirectory="));
 	transfer_client_close(take_ptr(&s));
@@ -440,7 +415,6 @@ int main(void)
 	test_growth(false);
 	test_growth(true);
 	test_update();
-	test_alloc();
 	test_strangers();
 	test_faults();
 	test_client_killed();

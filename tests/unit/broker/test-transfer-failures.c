@@ -143,7 +143,7 @@ static void test_cancelled(void)
 	CHECK(transfer_client_out(s, &set.request, set.fds, &set.copy, NULL, &err) == -EINTR);
 	set.request.progress = NULL;
 	CHECK(!set.copy.segments);
-	CHECK(transfer_client_alloc(s, MIB, false, &set.copy, &err) ==
+	CHECK(transfer_client_out(s, &set.request, set.fds, &set.copy, NULL, &err) ==
 	      -EPIPE); /* this session is over */
 	set_check_device(&set);
 	transfer_client_close(s);
@@ -168,7 +168,8 @@ static void test_refused(void)
 	CHECK(strstr(err.text, "2 MiB"));
 	transfer_client_close(take_ptr(&s));
 	s = session();
-	int r = transfer_client_alloc(s, 1ull << 44, false, &copy, &err);
+	piece.len_bytes = 1ull << 44;
+	int r = transfer_client_out(s, &request, &fd, &copy, NULL, &err);
 	CHECK((r == -ENOSPC || r == -EOPNOTSUPP) && strstr(err.text, "16.0 TiB"));
 	transfer_client_close(take_ptr(&s));
 	s = session();

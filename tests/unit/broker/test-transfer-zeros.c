@@ -164,33 +164,6 @@ static void test_other_broker(const char *conf)
 	set_free(&set);
 }
 
-/* Memory for a restore has no pages but those that are written; what is free of the pool is zero. */
-static void test_alloc(void)
-{
-	restart(POOL);
-	for (int round = 0; round < 2; round++) {
-		struct set set = set_make(PIECES, longer, 1);
-		const uint64_t total = host_copy_offset(set.pieces, PIECES);
-		auto_(transfer_client_close) struct transfer_client *s = session();
-		struct brumate_error err;
-
-		for (size_t i = 0; i < PIECES; i++)
-			piece_write(&set, i, 0, set.pieces[i].len_bytes, 0);
-		must(transfer_client_alloc(s, total, false, &set.copy, &err), &err);
-		CHECK(digest_table_new(&set.copy.digests, total) == 0);
-		CHECK(round || pages(&set.copy) == 0);
-		set_close_fds(&set);
-		in(s, &set); /* the table tells nothing */
-		transfer_client_close(take_ptr(&s));
-		update(&set);
-		CHECK(round || pages(&set.copy) == 0);
-		set_check_digests(&set);
-		set_free(&set);
-		if (round == 0)
-			warm(longer);
-	}
-}
-
 /* What is on a disk has no zeros that could be left out, but those that come back are not read. */
 static void test_spilled(void)
 {
@@ -248,7 +221,6 @@ int main(void)
 	if (ALL_SIZES) {
 		test_runs(longer, 1, 2); /* more: of 64 MiB */
 		test_live();
-		test_alloc();
 		test_other_broker("[Broker]\nPool=64M\nMemory=1G\n");
 	}
 	test_update();
