@@ -145,22 +145,15 @@ void chunks_reader_map(struct chunks_reader *m);
 
 /**
  * Receives bytes of a region. Called from several threads at once, chunk by chunk in no particular order. The bytes
- * were verified unless the place is marked as unverified; @data NULL means @len_bytes zeros. <0 ends the load with
- * that code.
+ * were verified; @data NULL means @len_bytes zeros. <0 ends the load with that code.
  */
 typedef int (*chunks_sink_fn)(void *arg, uint64_t offset, const void *data, size_t len_bytes);
-
-/** Returns memory into which bytes of a region are read directly, at a multiple of 4096, or NULL if there is none.
- * The sink then gets that memory as its @data and need not copy. Called in the same way as the sink. */
-typedef void *(*chunks_room_fn)(void *arg, uint64_t offset, size_t len_bytes);
 
 /** The destination of region @index of the manifest. */
 struct chunks_place {
 	size_t index;
 	chunks_sink_fn sink;
-	void *arg;	     /* borrowed */
-	chunks_room_fn room; /* NULL: none */
-	bool unverified;     /* the caller compares the digests of all of it */
+	void *arg; /* borrowed */
 };
 
 /** Loads @n regions at the same time, by @threads threads (0: as many as there are cores). The error of -EBADMSG

@@ -830,30 +830,11 @@ static int give_part(struct load *l, uint32_t place, uint64_t part, const void *
 		     : 0;
 }
 
-/* Whether the caller compares all destinations of the chunk with its digest. */
-static bool is_unverified(const struct load *l, size_t item)
-{
-	for (size_t i = l->first[item]; i < l->first[item + 1]; i++)
-		if (!l->places[l->parts[i].place].unverified)
-			return false;
-	return true;
-}
-
-/* The chunk is read to its first part; the others are copied from there. */
-static void *first_room(void *arg, size_t item, size_t len_bytes)
-{
-	const struct load *l = arg;
-	const struct load_part *part = &l->parts[l->first[item]];
-	const struct chunks_place *p = &l->places[part->place];
-
-	return p->room ? p->room(p->arg, part->part * CHUNK_BYTES_MAX, len_bytes) : NULL;
-}
-
 static int load_chunk(void *arg, const struct stored_chunk *c, struct brumate_error *err)
 {
 	struct load *l = arg;
 	const char *why;
-	const void *data = is_unverified(l, c->item) ? expand_chunk(c, &why) : check_chunk(c, &why);
+	const void *data = check_chunk(c, &why);
 	int r = 0;
 
 	if (!data)
@@ -885,7 +866,6 @@ static int load_all(struct load *l, unsigned threads, struct brumate_error *err)
 		.n = l->n,
 		.threads = threads,
 		.fn = load_chunk,
-		.room = first_room,
 		.arg = l,
 		.tick = load_tick,
 		.tick_arg = l,

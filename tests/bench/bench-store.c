@@ -184,29 +184,6 @@ static void stop(void *arg)
 	pthread_mutex_unlock(&r->lock);
 }
 
-/* What a restore does where there are no slots: into memory that is not there yet. */
-static void load_fresh(const char *id, const char *what)
-{
-	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
-	auto_(chunks_reader_free) struct chunks_reader *reader = NULL;
-	auto_close int fd = memfd_create("fresh", MFD_CLOEXEC);
-	struct brumate_error err = BRUMATE_ERROR_NONE;
-	struct target t = { .len = total_bytes };
-	char label[128];
-
-	cool_image(id);
-	struct watch w = begin();
-	CHECK(fd >= 0 && ftruncate(fd, (off_t)total_bytes) == 0);
-	t.bytes = mmap(NULL, total_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	CHECK(t.bytes != MAP_FAILED);
-	CHECK(store_open(&i, dir, id, &err) == 0 && store_chunks_open(&reader, &i, &err) == 0);
-	const struct chunks_place place = { 0, put_loaded, &t, room_of, true };
-	CHECK(chunks_load_all(reader, &place, 1, 0, NULL, NULL, &err) == 0);
-	snprintf(label, sizeof(label), "%s: to fresh memory", what);
-	say(label, t.got, w);
-	munmap(t.bytes, total_bytes);
-}
-
 static void stream_image(const char *id, const char *what)
 {
 	auto_(store_image_fini) struct store_image i = STORE_IMAGE_EMPTY;
@@ -265,7 +242,6 @@ static void bench_images(struct memory_job *random, struct memory_job *text)
 {
 	write_image(random, "raw", CHUNKS_COMPRESS_NONE, true, "random, none: write");
 	read_image("raw", "random, none");
-	load_fresh("raw", "random, none");
 	stream_image("raw", "random, none");
 	write_image(random, "auto", CHUNKS_COMPRESS_AUTO, true, "random, auto: write");
 	write_image(random, "same", CHUNKS_COMPRESS_AUTO, false, "the same again, shared: write");

@@ -192,21 +192,12 @@ static inline int put_loaded(void *arg, uint64_t offset, const void *data, size_
 	struct target *t = arg;
 
 	CHECK(offset % CHUNK_BYTES == 0 && offset + len <= t->len);
-	if (data && data != t->bytes + offset)
+	if (data)
 		memcpy(t->bytes + offset, data, len);
-	else if (!data)
+	else
 		memset(t->bytes + offset, 0, len);
 	t->got += len;
 	return 0;
-}
-
-/* What is raw is read to where it belongs. */
-static inline void *room_of(void *arg, uint64_t offset, size_t len)
-{
-	struct target *t = arg;
-
-	CHECK(offset % CHUNK_BYTES == 0 && offset + len <= t->len && len % 4096 == 0);
-	return t->bytes + offset;
 }
 
 static inline int load_region(struct chunks_reader *reader, const struct memory_job *j, size_t i,
@@ -239,8 +230,7 @@ static inline int load_at_once(struct chunks_reader *reader, const struct memory
 		targets[i].len = j->regions[i].len_bytes;
 		CHECK(!posix_memalign((void **)&targets[i].bytes, 4096, targets[i].len + 1));
 		memset(targets[i].bytes, 0xa5, targets[i].len + 1);
-		places[i] = (struct chunks_place){ i, put_loaded, &targets[i],
-						   .room = i % 3 ? room_of : NULL };
+		places[i] = (struct chunks_place){ i, put_loaded, &targets[i] };
 	}
 	int r = chunks_load_all(reader, places, j->n, 2, NULL, NULL, err);
 	for (size_t i = 0; i < j->n; i++) {
