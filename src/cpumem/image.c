@@ -275,6 +275,20 @@ static int fail_registers(const struct thread_notes *n, struct brumate_error *er
 	return -EOPNOTSUPP;
 }
 
+static int fail_bound(int64_t pid, struct brumate_error *err)
+{
+	brumate_fail(err, EOPNOTSUPP,
+		     "process %" PRId64
+		     " may not run memory that was written (PR_SET_MDWE), and CRIU's own "
+		     "code for this processor needs to",
+		     pid);
+	brumate_hint(
+		err,
+		"suspend the job, or start its program without that, in a unit of systemd with "
+		"MemoryDenyWriteExecute=no");
+	return -EOPNOTSUPP;
+}
+
 int cpu_memory_image_threads(struct cpu_memory_image *c, struct progress *progress,
 			     struct brumate_error *err)
 {
@@ -288,6 +302,8 @@ int cpu_memory_image_threads(struct cpu_memory_image *c, struct progress *progre
 				    "CRIU's plugin for the GPU did not bring back what process "
 				    "%" PRId64 " has there: its log tells why",
 				    notes.gpu_pid);
+	if (notes.bound_pid)
+		return fail_bound(notes.bound_pid, err);
 	if (notes.kept_by || notes.error)
 		return fail_registers(&notes, err);
 	if (notes.n_early_waits)

@@ -70,6 +70,7 @@ struct thread_notes {
 	int64_t kept_by; /* a thread that does not release @kept (registers.h); 0: there is none */
 	uint64_t kept;
 	int64_t gpu_pid; /* a process that a vendor's plugin could not resume on its GPUs; 0: there is none */
+	int64_t bound_pid; /* one in which CRIU cannot run its code, for MDWE (prctl(2)); 0: there is none */
 };
 
 enum { THREAD_TOLD_MAX = 1 << 16 };

@@ -34,6 +34,14 @@ static bool name_in_image(void)
 	return is_named;
 }
 
+/* Whether CRIU's code in a process lies in memory that can be written, which MDWE forbids: so compel links it for
+ * architectures other than x86. */
+#if defined(__x86_64__)
+enum { RUNS_WRITTEN = false };
+#else
+enum { RUNS_WRITTEN = true };
+#endif
+
 /* Without memory that the shim saves, or a name in the image, CRIU saves it all. */
 static int may_hide(void)
 {
@@ -179,8 +187,8 @@ static int checkpoint_devices(int pid)
 {
 	int r = check_registers(pid);
 
-	if (table)
-		tellings_read(&table->tellings, pid);
+	if (table && tellings_read(&table->tellings, pid) && RUNS_WRITTEN)
+		table->threads.bound_pid = pid;
 	unsigned n_early = calls_restart(pid);
 
 	if (table) {

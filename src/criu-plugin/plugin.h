@@ -161,8 +161,9 @@ int vendor_resume(int pid);
  * the last that failed. */
 int64_t calls_make(const struct hidden_table *t, pid_t pid);
 
-/** Has the threads of process @pid, which we trace and which stand still, ask the kernel what it tells only themselves. */
-void tellings_read(struct thread_tellings *t, pid_t pid);
+/** Has the threads of process @pid, which we trace and which stand still, ask the kernel what it tells only themselves. Returns whether
+ * it is under MDWE. */
+bool tellings_read(struct thread_tellings *t, pid_t pid);
 
 /* ---- functions that the main program takes from its libraries ---- */
 

@@ -73,7 +73,8 @@ static int ask(pid_t tid, int what, uint64_t *ret)
 	return r;
 }
 
-static void read_thread(struct thread_tellings *t, pid_t pid, int32_t inner_pid, pid_t tid)
+/* Returns whether it is under MDWE. */
+static bool read_thread(struct thread_tellings *t, pid_t pid, int32_t inner_pid, pid_t tid)
 {
 	struct thread_told told = { .pid = inner_pid, .timer_slack_ns = 0 };
 	uint64_t keeps = 0, rules = 0;
@@ -89,7 +90,7 @@ static void read_thread(struct thread_tellings *t, pid_t pid, int32_t inner_pid,
 		t->n_unknown += r < 0;
 	}
 	if (!told.timer_slack_ns && !rules)
-		return;
+		return false;
 	told.keeps_capabilities = (uint32_t)keeps;
 	told.write_or_run = (uint32_t)rules;
 	told.tid = inner_number(tid);
@@ -97,17 +98,20 @@ static void read_thread(struct thread_tellings *t, pid_t pid, int32_t inner_pid,
 		t->items[t->n++] = told;
 	else
 		t->n_unknown++;
+	return rules != 0;
 }
 
-void tellings_read(struct thread_tellings *t, pid_t pid)
+bool tellings_read(struct thread_tellings *t, pid_t pid)
 {
 	const int32_t inner_pid = inner_number(pid);
 	char path[32];
+	bool is_bound = false;
 
 	snprintf(path, sizeof(path), "/proc/%d/task", pid);
 	auto_closedir DIR *dir = opendir(path);
 	for (struct dirent *e; dir && (e = readdir(dir));)
 		if (e->d_name[0] != '.')
-			read_thread(t, pid, inner_pid, (pid_t)atoi(e->d_name));
+			is_bound |= read_thread(t, pid, inner_pid, (pid_t)atoi(e->d_name));
 	t->n_keyrings += has_other_keyring(pid);
+	return is_bound;
 }

@@ -22,8 +22,7 @@ typedef struct user_regs_struct registers;
 
 #if defined(__x86_64__)
 
-/* ASKS_SAVED: what is to be saved may be asked for. */
-enum { CODE_64 = 0x33, CALL_BYTES = 2, STEP_BYTES = 1, ASKS_SAVED = true };
+enum { CODE_64 = 0x33, CALL_BYTES = 2, STEP_BYTES = 1 };
 static const uint8_t call_instruction[CALL_BYTES] = { 0x0f, 0x05 };
 
 static bool are_known(const registers *r)
@@ -59,9 +58,15 @@ static int64_t result_of(const registers *r)
 	return (int64_t)r->rax;
 }
 
+/* Its registers say it. */
+static int forget_call(pid_t tid)
+{
+	return 0;
+}
+
 #elif defined(__aarch64__)
 
-enum { CALL_BYTES = 4, STEP_BYTES = 4, ASKS_SAVED = false };
+enum { CALL_BYTES = 4, STEP_BYTES = 4 };
 static const uint8_t call_instruction[CALL_BYTES] = { 0x01, 0x00, 0x00, 0xd4 };
 
 static bool are_known(const registers *r)
@@ -90,6 +95,16 @@ static bool is_in_call(const registers *r, uint64_t number)
 static int64_t result_of(const registers *r)
 {
 	return (int64_t)r->regs[0];
+}
+
+/* At the end of a call: the kernel is not to take what is in its registers then for an interrupted one, which is to be begun again. A
+ * wait that was interrupted itself stands before its instruction, and begins again. */
+static int forget_call(pid_t tid)
+{
+	int none = -1;
+	struct iovec v = { &none, sizeof(none) };
+
+	return ptrace(PTRACE_SETREGSET, tid, NT_ARM_SYSTEM_CALL, &v) < 0 ? -errno : 0;
 }
 
 #endif
@@ -398,6 +413,8 @@ int tracee_make(pid_t tid, const struct tracee_call *c, int64_t *ret)
 	r = set_and_run(tid, &before, c, &result);
 	int back = set_registers(tid, &before);
 	if (back == 0)
+		back = forget_call(tid);
+	if (back == 0)
 		back = unblock_signals(tid, mask);
 	if (back == 0)
 		back = stand_still(tid);
@@ -412,7 +429,7 @@ int tracee_call(pid_t tid, long nr, uint64_t first, uint64_t second, int64_t *re
 {
 	const struct tracee_call c = { .number = (uint64_t)nr, .arguments = { first, second } };
 
-	return ASKS_SAVED ? tracee_make(tid, &c, ret) : -ENOTSUP;
+	return tracee_make(tid, &c, ret);
 }
 
 int tracee_ask(pid_t tid, long nr, uint64_t first, uint64_t *ret)
@@ -424,7 +441,7 @@ int tracee_ask(pid_t tid, long nr, uint64_t first, uint64_t *ret)
 				       .n_words = 1,
 				       .words_argument = 1 };
 	int64_t result = 0;
-	int r = ASKS_SAVED ? tracee_make(tid, &c, &result) : -ENOTSUP;
+	int r = tracee_make(tid, &c, &result);
 
 	if (r == 0 && result < 0)
 		r = (int)result;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * A thread that we trace (PTRACE_SEIZE) and that stands still: a few of its own instructions, or a system call, and it stands still
- * as before. It meets no signal meanwhile. x86-64 only but for tracee_make();
- * elsewhere all of it is -ENOTSUP.
+ * as before. It meets no signal meanwhile. Steps are for x86-64 alone, elsewhere they are -ENOTSUP.
  */
 #pragma once
 
@@ -37,10 +36,10 @@ struct tracee_call {
 };
 
 /** Has it make a system call by an instruction of the kernel's own code in its memory (vdso(7)). @ret is what the call returned. 0,
- * -errno: it was not made. Also on arm64. */
+ * -errno: it was not made. */
 int tracee_make(pid_t tid, const struct tracee_call *call, int64_t *ret);
 
-/** The same of a call with two arguments, all others being 0, and not on arm64. */
+/** The same of a call with two arguments, all others being 0. */
 int tracee_call(pid_t tid, long nr, uint64_t first, uint64_t second, int64_t *ret);
 
 /** The same of a call that fills in a word whose address is the second argument. 0; -errno, also of the call. */
