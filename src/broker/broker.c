@@ -276,8 +276,13 @@ static int serve_transfer(void *arg, struct wire_call_context *call, json_t *par
 	if (fd < 0)
 		return brumate_fail(err, EINVAL, "transfer: no socket came with the call");
 	int r = use_driver(b, &backend, NULL, err);
+	uid_t uid;
+	gid_t gid;
+	pid_t pid;
+
+	wire_call_peer(call, &uid, &gid, &pid);
 	if (r == 0)
-		r = sessions_add(b->sessions, take_fd(&fd), err);
+		r = sessions_add(b->sessions, take_fd(&fd), pid, err);
 	return r < 0 ? r : wire_reply(call, NULL);
 }
 

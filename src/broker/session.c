@@ -25,7 +25,13 @@ enum {
 	PROGRESS_MS = 100,
 	SEND_TIMEOUT_MS = 30000, /* for a client that does not read */
 	SESSIONS_MAX = 64,
-	GPUS_IDLE_MS = 10000, /* open GPUs cost device memory */
+	PLACE_TIMEOUT_MS = 20000, /* for a place among them */
+	PLACE_LOOK_MS = 200,
+	FEW_SESSIONS = 4, /* of one process: it may need all of them */
+	SILENT_MS =
+		1000, /* without a word to or from the client: its place is taken where it is needed */
+	SILENT_OF_FEW_MS = 10000, /* and if its process has few */
+	GPUS_IDLE_MS = 10000,	  /* open GPUs cost device memory */
 };
 
 enum session_state {
@@ -38,6 +44,9 @@ struct session {
 	struct sessions *all;
 	struct session *next; /* in the list of sessions, under its lock */
 	int socket_fd, wake_fd;
+	pid_t pid;		  /* of the client; 0: it is not known */
+	uint64_t heard_ns;	  /* when it last did what is its part; under the lock */
+	bool dropped;		  /* its place is needed; under the lock */
 	enum session_state state; /* changed by the session's own thread, under the lock */
 
 	struct transfer_piece *pieces; /* of a layout that is being received */
@@ -62,7 +71,8 @@ struct sessions {
 	pthread_mutex_t lock; /* of all below */
 	pthread_cond_t changed;
 	struct session *list;
-	size_t n;
+	size_t n, n_dropped;
+	size_t n_waiting; /* for a place */
 	uint64_t last_end_ns;
 	bool stopping;
 };
@@ -73,6 +83,13 @@ static void set_state(struct session *s, enum session_state state)
 	s->state = state;
 	if (state == SESSION_IDLE && s->all->stopping)
 		shutdown(s->socket_fd, SHUT_RD);
+	pthread_mutex_unlock(&s->all->lock);
+}
+
+static void note_heard(struct session *s)
+{
+	pthread_mutex_lock(&s->all->lock);
+	s->heard_ns = clock_now_ns();
 	pthread_mutex_unlock(&s->all->lock);
 }
 
@@ -195,6 +212,8 @@ static int tell_progress(struct session *s, const struct transfer_view *view,
 	if (r < 0)
 		return r;
 	r = transfer_send(s->socket_fd, &p, NULL, 0, deadline_in_ms(SEND_TIMEOUT_MS));
+	if (r == 0 && !(t && transfer_waits_for_client(s->transfer)))
+		note_heard(s);
 	return r < 0 ? brumate_fail(err, -r, "progress: sending it: %m") : 0;
 }
 
@@ -430,6 +449,7 @@ static int receive_packet(struct session *s)
 
 	if (r == -EPIPE)
 		return r;
+	note_heard(s);
 	if (r == 0) {
 		r = serve_packet(s, &p, fds, &taken, &err);
 		if (transfer_has_fds(p.op) && !taken)
@@ -470,10 +490,11 @@ static void end_session(struct session *s)
 	while (*at != s)
 		at = &(*at)->next;
 	*at = s->next;
+	all->n--;
+	all->n_dropped -= s->dropped;
 	close(s->socket_fd);
 	close(s->wake_fd);
 	free(s);
-	all->n--;
 	all->last_end_ns = clock_now_ns();
 	loop_wake(all->loop);
 	pthread_cond_broadcast(&all->changed);
@@ -526,13 +547,83 @@ static int check_socket(int fd)
 }
 
 /* Under the lock. */
+static size_t count_of(const struct sessions *all, pid_t pid)
+{
+	size_t n = 0;
+
+	for (const struct session *s = all->list; s; s = s->next)
+		n += s->pid == pid && !s->dropped;
+	return n;
+}
+
+/* Ends the session that is needed least, if there is one that says nothing: of the process that has most of them, the one that has been silent for
+ * longest. Its client finds it closed, as if the broker had ended, and can begin again. Under the lock. */
+static void drop_silent(struct sessions *all)
+{
+	const uint64_t now_ns = clock_now_ns();
+	struct session *least = NULL;
+	size_t n_least = 0;
+
+	for (struct session *s = all->list; s; s = s->next) {
+		const size_t n = count_of(all, s->pid);
+		const uint64_t silent_ms = (now_ns - s->heard_ns) / NS_PER_MS;
+
+		if (s->dropped || silent_ms < (n > FEW_SESSIONS ? SILENT_MS : SILENT_OF_FEW_MS))
+			continue;
+		if (least && (n < n_least || (n == n_least && s->heard_ns > least->heard_ns)))
+			continue;
+		least = s;
+		n_least = n;
+	}
+	if (!least)
+		return;
+	least->dropped = true;
+	all->n_dropped++;
+	shutdown(least->socket_fd, SHUT_RDWR);
+	log_info("a session of process %d ends, which was silent for %.1f s: its place is needed",
+		 (int)least->pid, clock_since_s(least->heard_ns));
+}
+
+static bool has_hung_up(int fd)
+{
+	struct pollfd p = { .fd = fd };
+
+	return poll(&p, 1, 0) > 0;
+}
+
+/* Sessions that their clients do not use keep no others out. Under the lock. */
+static int wait_place(struct sessions *all, int socket_fd)
+{
+	const uint64_t deadline_ns = deadline_in_ms(PLACE_TIMEOUT_MS);
+	int r = 0;
+
+	all->n_waiting++;
+	while (r == 0 && !all->stopping && all->n >= SESSIONS_MAX) {
+		const struct timespec until = deadline_timespec(deadline_in_ms(PLACE_LOOK_MS));
+
+		if (all->n - all->n_dropped + all->n_waiting > SESSIONS_MAX)
+			drop_silent(all);
+		pthread_cond_timedwait(&all->changed, &all->lock, &until);
+		if (has_hung_up(socket_fd))
+			r = -EPIPE;
+		else if (deadline_left_ms(deadline_ns) == 0)
+			r = -EBUSY;
+	}
+	all->n_waiting--;
+	return r < 0 && all->n >= SESSIONS_MAX ? r : 0;
+}
+
+/* Under the lock. */
 static int start_session(struct sessions *all, struct session *s)
 {
+	int r = wait_place(all, s->socket_fd);
+
+	if (r < 0)
+		return r;
 	if (all->stopping)
 		return -ESHUTDOWN;
-	if (all->n == SESSIONS_MAX)
-		return -EBUSY;
-	int r = thread_start_detached(run_session, s, 0);
+	s->heard_ns = clock_now_ns();
+	r = thread_start_detached(run_session, s, 0);
 	if (r < 0)
 		return r;
 	s->next = all->list;
@@ -541,7 +632,7 @@ static int start_session(struct sessions *all, struct session *s)
 	return 0;
 }
 
-int sessions_add(struct sessions *all, int socket_fd, struct brumate_error *err)
+int sessions_add(struct sessions *all, int socket_fd, pid_t pid, struct brumate_error *err)
 {
 	auto_close int fd = socket_fd, wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	auto_free struct session *s = calloc(1, sizeof(*s));
@@ -555,6 +646,7 @@ int sessions_add(struct sessions *all, int socket_fd, struct brumate_error *err)
 	s->all = all;
 	s->socket_fd = fd;
 	s->wake_fd = wake_fd;
+	s->pid = pid;
 	pthread_mutex_lock(&all->lock);
 	r = start_session(all, s);
 	if (r == 0) {
@@ -563,6 +655,11 @@ int sessions_add(struct sessions *all, int socket_fd, struct brumate_error *err)
 		take_ptr(&s);
 	}
 	pthread_mutex_unlock(&all->lock);
+	if (r == -EBUSY)
+		return brumate_fail(
+			err, EBUSY,
+			"transfer: %d sessions move memory already, and none ended within %d s",
+			SESSIONS_MAX, PLACE_TIMEOUT_MS / 1000);
 	return r < 0 ? brumate_fail(err, -r, "transfer: no new session: %m") : 0;
 }
 

@@ -17,8 +17,9 @@ int sessions_new(struct sessions **ret, struct driver *driver, struct gpus *gpus
 		 struct loop *loop, struct brumate_error *err);
 /** There must be no sessions. Accepts NULL. */
 void sessions_free(struct sessions *all);
-/** Serves a session on @socket_fd (taken) in a thread of its own. */
-int sessions_add(struct sessions *all, int socket_fd, struct brumate_error *err);
+/** Serves a session of process @pid on @socket_fd (taken) in a thread of its own. Where there is no place for another one, waits for
+ * one, and ends one whose client is silent. */
+int sessions_add(struct sessions *all, int socket_fd, pid_t pid, struct brumate_error *err);
 /** The number of sessions, and when the last one ended (clock_now_ns). */
 size_t sessions_busy(struct sessions *all, uint64_t *ret_last_end_ns);
 /** Closes GPUs that no session has needed for a while. Returns the milliseconds until the next call is due; -1: not

@@ -1285,6 +1285,14 @@ int transfer_look(struct transfer *t, struct transfer_view *ret, struct brumate_
 	return r;
 }
 
+bool transfer_waits_for_client(struct transfer *t)
+{
+	pthread_mutex_lock(&t->lock);
+	const bool waits = t->to_host ? t->n_given < t->n_pieces : t->stream != NULL;
+	pthread_mutex_unlock(&t->lock);
+	return waits;
+}
+
 void transfer_finish(struct transfer *t)
 {
 	pthread_mutex_lock(&t->lock);

@@ -32,6 +32,8 @@ struct transfer_view {
 };
 /** Returns 1 when the transfer is done, 0 while it is under way, <0 when it failed. */
 int transfer_look(struct transfer *t, struct transfer_view *ret, struct brumate_error *err);
+/** Whether the client has more to give before this can end: pieces, or what is to be in them. */
+bool transfer_waits_for_client(struct transfer *t);
 /** Ends the threads and releases all device memory; the host copy and the pieces' fds stay. */
 void transfer_finish(struct transfer *t);
 

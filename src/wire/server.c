@@ -412,14 +412,8 @@ static size_t count_of(const struct wire_server *s, pid_t pid)
 	return n;
 }
 
-static bool is_needed_less(const struct wire_server *s, const struct connection *a,
-			   const struct connection *b)
+static bool is_needed_less(const struct connection *a, const struct connection *b)
 {
-	const size_t of_a = a->pid == b->pid ? 0 : count_of(s, a->pid),
-		     of_b = a->pid == b->pid ? 0 : count_of(s, b->pid);
-
-	if (of_a != of_b)
-		return of_a > of_b;
 	return a->has_called != b->has_called ? !a->has_called
 					      : a->waits_since_ns < b->waits_since_ns;
 }
@@ -430,11 +424,20 @@ static bool is_needed_less(const struct wire_server *s, const struct connection 
 static bool drop_one(struct wire_server *s, pid_t pid)
 {
 	struct connection *least = NULL;
+	size_t n = 0, n_least = 0;
+	pid_t counted = -1;
 
-	for (struct connection *c = s->connections; c; c = c->next)
-		if (!c->ended && !c->dropped && c->waits_since_ns && (!pid || c->pid == pid) &&
-		    (!least || is_needed_less(s, c, least)))
-			least = c;
+	for (struct connection *c = s->connections; c; c = c->next) {
+		if (c->ended || c->dropped || !c->waits_since_ns || (pid && c->pid != pid))
+			continue;
+		if (c->pid != counted) /* most of one process follow each other */
+			n = count_of(s, c->pid);
+		counted = c->pid;
+		if (least && (n < n_least || (n == n_least && !is_needed_less(c, least))))
+			continue;
+		least = c;
+		n_least = n;
+	}
 	if (!least)
 		return false;
 	least->dropped = true;

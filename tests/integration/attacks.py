@@ -204,5 +204,88 @@ def connections_that_ask_nothing(bed):
     log.goes_on()
 
 
+CROWDS = """
+import array, json, os, signal, socket, sys
+how, path, processes, each = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+def hold():
+    held = []
+    for number in range(each):
+        ours = socket.socket(socket.AF_UNIX)
+        ours.settimeout(60)
+        ours.connect(path)
+        held.append(ours)
+        if how == "wait":
+            ours.sendall(b'{"method": "io.brumate.job.Wait"}\\0')
+            continue
+        held.append(socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        given = array.array("i", [held[-1][1].fileno()])
+        ours.sendmsg([b'{"method": "io.brumate.broker.Transfer"}\\0'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)])
+        answer = ours.recv(4096)
+        ours.close()
+        if b"error" in answer:
+            print("refused:", answer.decode(), flush=True)
+    return held
+told = os.pipe()
+for number in range(processes):
+    if os.fork() == 0:
+        held = hold()
+        os.write(told[1], b"x")
+        for ours in held if how == "wait" else ():
+            ours.settimeout(None)
+            print("answered" if ours.recv(4096) else "hung up on", flush=True)
+        signal.pause()
+for number in range(processes):
+    os.read(told[0], 1)
+print("held", flush=True)
+signal.pause()
+"""
+
+
+class Crowd:
+    """Processes of the user that hold connections in a call, or sessions in which they say nothing."""
+
+    def __init__(self, bed, how, path, processes, each):
+        self.program = bed.start(["/usr/bin/python3", "-c", CROWDS, how, path, str(processes), str(each)], how)
+        self.program.log.wait_for("^held", 120)
+
+    def end(self):
+        os.killpg(self.program.pid, signal.SIGKILL)
+
+
+@case
+@as_user
+def sessions_in_which_nothing_is_said(bed):
+    """All that the broker has places for, first of one process, then of one for each. Other jobs of the user are moved all the same."""
+    job, log = bed.counter(mib=4)
+    for processes in (1, 64):
+        bed.ok("suspend", job)
+        bed.ok("resume", job)
+        broker, = (os.path.join(bed.runtime_dir, name) for name in os.listdir(bed.runtime_dir) if name.startswith("broker") and name.endswith(".sock"))
+        crowd = Crowd(bed, "session", broker, processes, 64 // processes)
+        for operation in ("suspend", "resume"):
+            done = bed.ok(operation, job, "--timeout", "60s")
+            expect("the driver alone" not in done.err, f"{operation}: its memory did not go by a session: {done.err}")
+        crowd.end()
+        log.goes_on()
+
+
+@case
+@as_user
+def calls_that_wait(bed):
+    """For the end of the job, on more connections than its shim has places for: others are served, and so is one that waits honestly."""
+    job, log = bed.counter(mib=4)
+    shim = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs", job, "shim.sock")
+    honest = Crowd(bed, "wait", shim, 1, 1)
+    crowd = Crowd(bed, "wait", shim, 6, 120)
+    bed.ok("suspend", job, "--timeout", "60s")
+    bed.ok("resume", job, "--timeout", "60s")
+    log.goes_on()
+    crowd.end()
+    bed.ok("kill", job)
+    honest.program.log.wait_for("^(answered|hung up on)", 60)
+    honest.end()
+    expect("answered" in honest.program.log.text(), "who waits honestly is hung up on")
+
+
 if __name__ == "__main__":
     main()

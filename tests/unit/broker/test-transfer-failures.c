@@ -279,6 +279,48 @@ static void test_hostile(void)
 	test_alive();
 }
 
+enum { PLACES = 64 }; /* SESSIONS_MAX of session.c */
+
+/* A session whose client asks for a copy of @set out, and gives none of its pieces; or for nothing, without a set. */
+static int silent_session(const struct set *set)
+{
+	struct transfer_packet p = transfer_packet(TRANSFER_LAYOUT);
+	struct brumate_error err;
+	int pair[2];
+
+	CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
+	must(broker_client_call(&b, "io.brumate.broker.Transfer", NULL, pair[1], NULL,
+				deadline_in_ms(60000), &err),
+	     &err);
+	close(pair[1]);
+	if (!set)
+		return pair[0];
+	p.flags = TRANSFER_TO_HOST;
+	p.n = p.n_total = 1;
+	p.pieces[0].len_bytes = set->pieces[0].len_bytes;
+	CHECK(dev_uuid_parse(p.pieces[0].gpu, set->pieces[0].gpu) == 0);
+	CHECK(transfer_send(pair[0], &p, NULL, 0, deadline_in_ms(60000)) == 0);
+	p = transfer_packet(TRANSFER_OUT);
+	CHECK(transfer_send(pair[0], &p, NULL, 0, deadline_in_ms(60000)) == 0);
+	return pair[0];
+}
+
+/* They keep nobody out, whether they wait for a request or in one. */
+static void test_silent(void)
+{
+	struct set set = set_make(PIECES, odd, 2);
+	int silent[PLACES + 1];
+
+	for (size_t i = 0; i < PLACES + 1; i++)
+		silent[i] = silent_session(i % 2 ? &set : NULL);
+	auto_(transfer_client_close) struct transfer_client *late = session();
+	out(late, &set);
+	set_check_copy(&set);
+	for (size_t i = 0; i < PLACES + 1; i++)
+		close(silent[i]);
+	set_free(&set);
+}
+
 int main(void)
 {
 	node_start();
@@ -286,6 +328,7 @@ int main(void)
 	broker_start();
 	test_injected();
 	test_cancelled();
+	test_silent();
 	test_refused();
 	test_no_room();
 	test_hostile();
