@@ -22,7 +22,7 @@
 
 enum {
 	CONNECTIONS_MAX = 512,
-	SHARE_MAX = CONNECTIONS_MAX / 4, /* of one process */
+	SHARE_MAX = CONNECTIONS_MAX / 2, /* of one process */
 	REPLY_TIMEOUT_MS = 10000,	 /* for a peer to read its reply */
 	MESSAGE_TIMEOUT_MS = 10000,	 /* for a peer to finish a message it began */
 };

@@ -192,5 +192,39 @@ def who_sends_without_end(bed):
     expect(not senders[2].is_alive(), "the program has ended, and not this")
 
 
+HOLDS = """
+import json, signal, socket, sys
+path, job, halves, calls = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+body = json.dumps({"job": job}).encode()
+held = []
+for number in range(halves + calls):
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].settimeout(60)
+    held[-1].connect(path)
+    try:
+        held[-1].sendall(b"POST /v1/Wait HTTP/1.1\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body))
+        if number >= halves:
+            held[-1].sendall(body)
+    except OSError:
+        pass
+print("held", flush=True)
+signal.pause()
+"""
+
+
+@case
+def who_holds_all_places(bed):
+    """With requests of which half comes, or with calls that do not end: others are answered."""
+    face = Face(bed)
+    job, _ = bed.counter("model", mib=4)
+    for counts in ((70, 0), (0, 70), (35, 35)):
+        holder = bed.start(["/usr/bin/python3", "-c", HOLDS, face.path, job, *map(str, counts)], "holder-%d-%d" % counts)
+        holder.log.wait_for("^held", 60)
+        expect(face.call("List")[0] == 200, "nobody else is answered")
+        os.killpg(holder.pid, signal.SIGKILL)
+    bed.ok("kill", job)
+    face.stop()
+
+
 if __name__ == "__main__":
     main()

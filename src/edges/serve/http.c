@@ -26,7 +26,8 @@
 
 enum {
 	REQUESTS_MAX = 64,
-	REQUEST_TIMEOUT_MS = 10000, /* for a client to send its request */
+	SHARE_MAX = REQUESTS_MAX / 2, /* of one process */
+	REQUEST_TIMEOUT_MS = 10000,   /* for a client to send its request */
 	ANSWER_TIMEOUT_MS = 10000,
 	HANG_UP_MS = 2000, /* for a client to read its answer */
 	STACK_BYTES = 1 << 20,
@@ -37,11 +38,15 @@ struct http_server {
 	int stop_fd; /* readable when calls under way are to be cancelled */
 	pthread_mutex_t lock;
 	pthread_cond_t ended;
-	unsigned n; /* requests under way, under the lock */
+	struct exchange
+		*exchanges; /* those under way, newest first; under the lock, as is their number */
+	unsigned n;
 };
 
 /* A connection. */
 struct exchange {
+	struct exchange *next; /* under the server's lock, as the two below */
+	bool is_called, is_dropped;
 	struct http_server *server;
 	int fd; /* owned */
 	struct ucred peer;
@@ -257,7 +262,7 @@ static bool may_ask(struct exchange *x)
 }
 
 /* What comes after the request is read, as otherwise the kernel would drop the answer. */
-static void hang_up(struct exchange *x)
+static void read_rest(struct exchange *x)
 {
 	const uint64_t until_ns = deadline_in_ms(HANG_UP_MS);
 	int r = shutdown(x->fd, SHUT_WR);
@@ -266,37 +271,109 @@ static void hang_up(struct exchange *x)
 		x->len_bytes = 0;
 		r = receive_some(x, HTTP_HEAD_BYTES_MAX, until_ns);
 	}
-	close(x->fd);
+}
+
+/* -EPIPE: it was dropped meanwhile. */
+static int note_called(struct exchange *x, bool is_called)
+{
+	pthread_mutex_lock(&x->server->lock);
+	const bool is_dropped = x->is_dropped;
+	x->is_called = is_called;
+	pthread_mutex_unlock(&x->server->lock);
+	return is_dropped ? -EPIPE : 0;
+}
+
+/* Frees it. */
+static void end_exchange(struct exchange *x)
+{
+	struct http_server *s = x->server;
+	struct exchange **at = &s->exchanges;
+
+	read_rest(x);
+	pthread_mutex_lock(&s->lock);
+	while (*at != x)
+		at = &(*at)->next;
+	*at = x->next;
+	s->n--;
+	close(x->fd); /* so that nobody drops a number that is another's */
+	pthread_cond_broadcast(&s->ended);
+	pthread_mutex_unlock(&s->lock);
+	free(x->text);
+	free(x);
 }
 
 static void *serve_exchange(void *arg)
 {
 	struct exchange *x = arg;
-	struct http_server *s = x->server;
 	const uint64_t until_ns = deadline_in_ms(REQUEST_TIMEOUT_MS);
 	int r = receive_head(x, until_ns);
 
 	if (r == 0)
 		r = receive_body(x, until_ns);
+	if (r == 0)
+		r = note_called(x, true);
 	if (r < 0)
 		refuse_request(x, r);
 	else
 		run_request(x);
-	hang_up(x);
-	free(x->text);
-	free(x);
-	pthread_mutex_lock(&s->lock);
-	s->n--;
-	pthread_cond_broadcast(&s->ended);
-	pthread_mutex_unlock(&s->lock);
+	note_called(x, false);
+	end_exchange(x);
 	return NULL;
 }
 
-/* Beyond as many as may be they wait in the kernel. */
+/* How many are of process @pid. Under the lock. */
+static unsigned count_of(const struct http_server *s, pid_t pid)
+{
+	unsigned n = 0;
+
+	for (const struct exchange *x = s->exchanges; x; x = x->next)
+		n += x->peer.pid == pid && !x->is_dropped;
+	return n;
+}
+
+/* Hangs up on the oldest whose request is not there yet, or whose answer is not read: it keeps no other out. @pid: of this process; 0: of any.
+ * Under the lock. */
+static void drop_oldest_of(struct http_server *s, pid_t pid)
+{
+	struct exchange *oldest = NULL;
+
+	for (struct exchange *x = s->exchanges; x; x = x->next)
+		if (!x->is_called && !x->is_dropped && (!pid || x->peer.pid == pid))
+			oldest = x;
+	if (!oldest)
+		return;
+	oldest->is_dropped = true;
+	shutdown(oldest->fd, SHUT_RDWR);
+}
+
+/* Beyond as many as may be they wait in the kernel. -EAGAIN: its process has enough. */
+static int add_exchange(struct http_server *s, struct exchange *x)
+{
+	int r = 0;
+
+	pthread_mutex_lock(&s->lock);
+	if (x->peer.pid && count_of(s, x->peer.pid) >= SHARE_MAX) {
+		drop_oldest_of(s, x->peer.pid);
+		r = count_of(s, x->peer.pid) >= SHARE_MAX ? -EAGAIN : 0;
+	}
+	while (r == 0 && s->n == REQUESTS_MAX) {
+		drop_oldest_of(s, 0);
+		pthread_cond_wait(&s->ended, &s->lock);
+	}
+	if (r == 0) {
+		x->next = s->exchanges;
+		s->exchanges = x;
+		s->n++;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
 static void take_connection(struct http_server *s, int listen_fd)
 {
 	auto_close int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
 	struct exchange *x = fd >= 0 ? calloc(1, sizeof(*x)) : NULL;
+	int r;
 
 	if (!x)
 		return;
@@ -307,19 +384,18 @@ static void take_connection(struct http_server *s, int listen_fd)
 		free(x);
 		return;
 	}
-	pthread_mutex_lock(&s->lock);
-	while (s->n == REQUESTS_MAX)
-		pthread_cond_wait(&s->ended, &s->lock);
-	s->n++;
-	pthread_mutex_unlock(&s->lock);
+	r = add_exchange(s, x);
+	if (r < 0) {
+		refuse(x, "503 Service Unavailable", -r,
+		       "this process has as many requests under way as it may have");
+		close(x->fd);
+		free(x);
+		return;
+	}
 	if (thread_start_detached(serve_exchange, x, STACK_BYTES) == 0)
 		return;
 	refuse(x, "503 Service Unavailable", EAGAIN, "there is no thread for it");
-	close(x->fd);
-	free(x);
-	pthread_mutex_lock(&s->lock);
-	s->n--;
-	pthread_mutex_unlock(&s->lock);
+	end_exchange(x);
 }
 
 static void wait_for_all(struct http_server *s)

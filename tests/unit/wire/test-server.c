@@ -184,7 +184,7 @@ static void test_out_of_fds(void)
 	service_end(&s);
 }
 
-enum { PLACES = 512, SHARE = 128 }; /* CONNECTIONS_MAX and SHARE_MAX of server.c */
+enum { PLACES = 512, SHARE = 256 }; /* CONNECTIONS_MAX and SHARE_MAX of server.c */
 
 static const char half[] = "{\"method\":\"io.brumate.te";
 static const char hang_call[] = "{\"method\":\"io.brumate.test.Hang\"}";
