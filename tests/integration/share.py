@@ -76,6 +76,34 @@ def in_turn(bed):
 
 
 @case
+def one_that_does_not_answer(bed):
+    """Its shim stands still: those on another GPU take their turns, and once it answers so do all."""
+    jobs = start(bed, "a", "b")
+    bed.operation("suspend", jobs[1][0])
+    others = start(bed, "c", "d", gpu=1)
+    bed.operation("resume", jobs[1][0])
+    share = bed.spawn(*SLICE, *(job for job, _ in jobs + others))
+    come_in_turn(bed, jobs + others, 1)
+    shim = bed.shim(jobs[0][0])
+    os.kill(shim, signal.SIGSTOP)
+    try:
+        came = len(comers(bed))
+        wait_until(lambda: all(comers(bed)[came:].count(job) >= 1 for job, _ in others), "the others to come", 120)
+    finally:
+        os.kill(shim, signal.SIGCONT)
+    came = len(comers(bed))
+    wait_until(lambda: all(comers(bed)[came:].count(job) >= 1 for job, _ in jobs), "these to come", 120)
+    share.signal(signal.SIGTERM)
+    expect(share.end()[0] == 0, "it was not stopped")
+    for pair in (jobs, others):
+        for job, log in sorted(pair, key=lambda it: bed.state(it[0])):
+            if bed.state(job) == "suspended":
+                bed.operation("resume", job)
+            bed.expect_whole(job, log)
+            bed.end(job)
+
+
+@case
 @as_user
 def of_a_user(bed):
     jobs = start(bed, "a", "b")
