@@ -254,6 +254,34 @@ def damaged_memory_is_named(bed):
     bed.expect_whole(job, log)
 
 
+KEEPER = """
+import os, time
+held, step = os.urandom(32 << 20), 0
+print("ready to go", flush=True)
+while True:
+    step += 1
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+"""
+
+
+@case
+def damaged_memory_of_a_process_is_named(bed):
+    """It is compared as it is filled, and not a second time beside that."""
+    job, log = bed.started(["/usr/bin/python3", "-u", "-c", KEEPER])
+    checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    rehearsed(bed, checkpoint)
+    pack = max(glob.glob(os.path.join(image(bed, checkpoint), "memory", "*")), key=os.path.getsize)
+    expect(os.path.getsize(pack) >= 16 << 20, "its memory is not in chunks")
+    with open(pack, "r+b") as file:
+        file.seek(8 << 20)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    bed.refused(EXIT_BAD_IMAGE, "memory/.*: chunk .*CPU memory", "rehearse", checkpoint)
+    log.goes_on()
+
+
 def expect_nothing_left(before):
     wait_until(lambda: not namespaces() - before, "the end of all that stood apart")
 
