@@ -108,7 +108,7 @@ def who_stays_connected_keeps_it_in_memory(bed):
     bed.refused(4, "whose other end is not of the job", "checkpoint", "--wake", it.job)
     expect(it.state() == "suspended", it.state())
     it.steps = it.note(kept.ask())
-    kept.close()
+    kept.end()
     save(bed, it)
     it.ask()
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Servers of tests/programs/server.c as jobs, and who asks them."""
 
+import contextlib
 import re
 import socket
 import threading
@@ -45,6 +46,14 @@ class Connection:
     def close(self):
         self.socket.close()
 
+    def end(self):
+        """Closes it, and waits until the server has: a job of a user is not saved with a connection of which it knows nothing yet."""
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_WR)
+            while self.socket.recv(65536):
+                pass
+        self.close()
+
 
 class Server:
     """A job that answers on a port of its own, and by its device memory."""
@@ -70,7 +79,7 @@ class Server:
         with self.lock:
             connection = Connection(self.port)
             step = self.note(connection.ask())
-            connection.close()
+            connection.end()
             expect(step == self.steps + 1, f"{self.name}: answer {step} after {self.steps}")
             self.steps = step
         return time.monotonic() - start
