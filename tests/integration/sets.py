@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_USAGE, Log, all_go_on, as_user, case, expect, main, read_text, run, wait_until
+from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_USAGE, LaterLog, Log, all_go_on, as_user, case, expect, main, read_text, run, wait_until
 from checkpoints import image, manifest_of, sealed
 from nodes import Nodes
 
@@ -711,6 +711,44 @@ def what_a_launcher_says(bed):
     missing = bed.cli("set", "checkpoint", "--via", "/no/such/launcher", "far:job")
     expect("exited with 127: /no/such/launcher: No such file" in missing.err, missing.why())
     bed.expect_whole(job, log)
+
+
+@case
+def a_node_that_is_cut_off(bed):
+    """Nobody closes the channel of a coordinator that has gone: the member gives up by itself once the time is over."""
+    fake, pid, store = (os.path.join(bed.dir, name) for name in ("fake", "pid", "store-of-sets"))
+    with open(fake, "w", encoding="utf-8") as file:
+        file.write(f"#!/bin/sh\ntest $1 = near && exec {bed.brumate} set member\n"
+                   f"sh -c 'cat; echo $$ >{pid}; exec sleep infinity' | {bed.brumate} set member\n")
+    os.chmod(fake, 0o700)
+    via = ("--dir", store, "--via", f"{fake} %n", "--timeout", "3s")
+    job, log = bed.counter(mib=4, chunk_mib=4)
+
+    def cut_off(point, *args):
+        bed.fault(point, "kill")
+        gone = bed.cli("set", *args)
+        while gone.code == EXIT_TIMEOUT:  # on a busy machine: its channel is ended, too
+            gone = bed.cli("set", *args)
+        expect(gone.code == -signal.SIGKILL, f"{point}: {gone.why()}")
+        wait_until(lambda: os.path.exists(pid) and read_text(pid), "what holds the channel")
+
+    def reconnect():
+        os.kill(int(read_text(pid)), signal.SIGKILL)
+        os.unlink(pid)
+
+    for point in ("set.all-idle", "set.all-held"):
+        cut_off(point, "checkpoint", "-R", *via, "--name", "never", f"far:{job}")
+        bed.wait_state(job, ("running",))
+        log.goes_on()
+        reconnect()
+    bed.ok("set", "checkpoint", *via, "--name", "kept", f"near:{job}")
+    cut_off("set.all-filled", "restore", *via, "kept", "near=far")
+    bed.wait_state(job, ("checkpointed",))
+    reconnect()
+    again = LaterLog(log.path)
+    again.begin_here()
+    bed.ok("set", "restore", *via, "kept")
+    again.goes_on()
 
 
 @case

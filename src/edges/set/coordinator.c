@@ -28,6 +28,7 @@ enum {
 	GIVE_UP_MS = 60000,
 	CONNECTIONS_BYTES_MAX = 16 << 20, /* of a member: more than a hundred thousand */
 	CHANNEL_END_MS = 5000,
+	BEYOND_TIME_MS = 3000,
 	/* How long one that is idle waits for the others at first, and at most. */
 	IDLE_MS = 20,
 	IDLE_MS_MAX = 160,
@@ -577,6 +578,18 @@ static int explain(const struct set *s, int r, const struct brumate_error *own,
 	return brumate_wrap(err, -m->why.code, "member %s", who);
 }
 
+/* A network or a machine that is lost closes no channel: a member has a limit of its own, which passes after ours. */
+static void send_order(const struct set *s, struct member *m, const char *word)
+{
+	const int left_ms = deadline_left_ms(s->deadline_ns);
+
+	json_t *line = json_pack("{s:s,s:O}", "do", word, "parameters", m->parameters);
+	if (line && left_ms >= 0)
+		json_object_set_new(line, "limit_ms",
+				    json_integer((json_int_t)left_ms + BEYOND_TIME_MS));
+	send_line(m, line);
+}
+
 int set_run(struct set *s, const char *word, const char *const *meetings, struct set_writer *w,
 	    int (*commit)(struct set *s, struct set_writer *w, void *arg,
 			  struct brumate_error *err),
@@ -591,8 +604,7 @@ int set_run(struct set *s, const char *word, const char *const *meetings, struct
 	for (size_t i = 0; i < s->n && r == 0; i++)
 		r = start_channel(s, &s->members[i], &own);
 	for (size_t i = 0; i < s->n && r == 0; i++)
-		send_line(&s->members[i], json_pack("{s:s,s:O}", "do", word, "parameters",
-						    s->members[i].parameters));
+		send_order(s, &s->members[i], word);
 	for (size_t i = 0; meetings[i] && r == 0; i++) {
 		if (is_left_out(s, meetings[i]))
 			continue;

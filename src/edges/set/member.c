@@ -17,6 +17,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/paths.h"
 #include "base/thread.h"
 #include "cli/client.h"
@@ -29,6 +30,7 @@ struct channel {
 	int cancel[2];		/* readable once the coordinator has gone */
 	int stop[2];		/* readable once the operation has ended */
 	pthread_mutex_t lock;	/* of stdout */
+	uint64_t deadline_ns;	/* the member gives up then, though its stdin is open */
 };
 
 static void say(struct channel *c, json_t *line)
@@ -120,7 +122,8 @@ static void *pass_on(void *arg)
 			{ .fd = STDIN_FILENO, .events = POLLIN },
 		};
 
-		if (poll(p, sizeof(p) / sizeof(p[0]), -1) < 0)
+		const int n = poll(p, sizeof(p) / sizeof(p[0]), deadline_left_ms(c->deadline_ns));
+		if (n < 0)
 			continue;
 		if (p[0].revents)
 			return NULL;
@@ -128,7 +131,7 @@ static void *pass_on(void *arg)
 			hear_shim(c);
 		if (p[2].revents)
 			c->link_fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC);
-		if (p[3].revents && !hear_coordinator(c)) {
+		if (n == 0 || (p[3].revents && !hear_coordinator(c))) {
 			give_up(c);
 			return NULL;
 		}
@@ -176,10 +179,11 @@ static int call(struct channel *c, const char *word, json_t *parameters, json_t 
 	return r;
 }
 
-static int read_order(json_t **ret, const char **ret_word, json_t **ret_parameters,
-		      struct brumate_error *err)
+static int read_order(struct channel *c, json_t **ret, const char **ret_word,
+		      json_t **ret_parameters, struct brumate_error *err)
 {
 	auto_free char *line = malloc(LINE_BYTES_MAX);
+	int64_t limit_ms = 0;
 	int r = line ? read_line(line, LINE_BYTES_MAX) : -ENOMEM;
 
 	if (r < 0)
@@ -189,6 +193,10 @@ static int read_order(json_t **ret, const char **ret_word, json_t **ret_paramete
 	r = wire_need_string(*ret, "do", ret_word, err);
 	if (r == 0)
 		r = wire_get_object(*ret, "parameters", ret_parameters, err);
+	if (r == 0)
+		r = wire_get_int(*ret, "limit_ms", 1, INT32_MAX, &limit_ms, err);
+	if (limit_ms)
+		c->deadline_ns = deadline_in_ms((uint64_t)limit_ms);
 	return r == 0 && !*ret_parameters ? brumate_fail(err, EPROTO, "stdin: nothing is asked for")
 					  : r;
 }
@@ -196,13 +204,15 @@ static int read_order(json_t **ret, const char **ret_word, json_t **ret_paramete
 int member_run(struct brumate_error *err)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
-	struct channel c = { -1, -1, { -1, -1 }, { -1, -1 }, PTHREAD_MUTEX_INITIALIZER };
+	struct channel c = {
+		-1, -1, { -1, -1 }, { -1, -1 }, PTHREAD_MUTEX_INITIALIZER, DEADLINE_NEVER
+	};
 	auto_json json_t *order = NULL, *reply = NULL;
 	const char *word = NULL;
 	json_t *parameters = NULL;
 
 	signal(SIGPIPE, SIG_IGN);
-	int r = read_order(&order, &word, &parameters, err);
+	int r = read_order(&c, &order, &word, &parameters, err);
 	if (r == 0)
 		r = make_socket(&c, &address, err);
 	if (r == 0 &&

@@ -4,7 +4,8 @@
  * set member` that some launcher (ssh, srun, kubectl exec) started there: its authentication, its user, no port of ours. A
  * line is a JSON object:
  *
- *	to the member    {"do": "checkpoint" or "restore", "parameters": {...}}, then {"go": ""} for each meeting; its end gives up
+ *	to the member    {"do": "checkpoint" or "restore", "parameters": {...}, "limit_ms": N, after which it gives up by itself}, then
+ *			 {"go": ""} for each meeting; its end gives up
  *			 or {"again": ""}: it looks at its connections once more, or lets work
  *			 through, and comes to the same meeting
  *	of the member    {"connections": "open LOCAL PEER WHO\n..."}, as often as it takes, before the meetings of a job that is saved,
