@@ -332,12 +332,21 @@ static bool one_has_ended(const struct set *s)
 	return false;
 }
 
+/* First one that has not been there at all: those that come again have only just been sent away. */
 static const struct member *find_late(const struct set *s, const char *at)
 {
-	for (size_t i = 0; i < s->n; i++)
-		if (strcmp(s->members[i].at, at) != 0)
-			return &s->members[i];
-	return NULL;
+	const struct member *late = NULL;
+
+	for (size_t i = 0; i < s->n; i++) {
+		const struct member *m = &s->members[i];
+
+		if (!strcmp(m->at, at))
+			continue;
+		if (!m->comes_again)
+			return m;
+		late = late ? late : m;
+	}
+	return late;
 }
 
 void set_name_member(char *ret, size_t room, const struct member *m)
@@ -348,6 +357,7 @@ void set_name_member(char *ret, size_t room, const struct member *m)
 static void send_again(struct member *m)
 {
 	m->at[0] = '\0';
+	m->comes_again = true;
 	cleanup_free(&m->connections);
 	send_line(m, json_pack("{s:s}", "again", ""));
 }
@@ -401,6 +411,7 @@ static void have_all_go_on(struct set *s, const char *path)
 {
 	for (size_t i = 0; i < s->n; i++) {
 		s->members[i].at[0] = '\0';
+		s->members[i].comes_again = false;
 		cleanup_free(&s->members[i].connections);
 		send_line(&s->members[i], json_pack("{s:s}", "go", path));
 	}

@@ -43,6 +43,7 @@ struct member {
 	json_t *done;		  /* owned */
 	struct brumate_error why; /* code 0: it has not failed */
 	bool has_met;		  /* it has come to a meeting */
+	bool comes_again;	  /* it has come to this one, and is to do so again */
 	bool drains;		  /* its connections are drained, and made again */
 	bool ended;		  /* nothing is to be heard of it any more */
 };
