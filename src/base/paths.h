@@ -20,6 +20,8 @@
  */
 #pragma once
 
+#include <stdbool.h>
+#include <string.h>
 #include <sys/types.h>
 
 #include "base/error.h"
@@ -63,3 +65,16 @@ char *path_find_helper(const char *name);
 
 /** asprintf(3) that returns the string (owned), or NULL if out of memory. */
 char *path_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/** Whether the @len bytes of @path begin with one of @prefixes, which have ':' between them. NULL: there is none. */
+static inline bool path_begins_with_one(const char *path, size_t len, const char *prefixes)
+{
+	for (const char *p = prefixes; p && *p;) {
+		size_t n = strcspn(p, ":");
+
+		if (n && n <= len && !memcmp(path, p, n))
+			return true;
+		p += n + (p[n] == ':');
+	}
+	return false;
+}

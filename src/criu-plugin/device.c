@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/fd.h"
+#include "base/paths.h"
 #include "criu-plugin/hidden.h"
 
 enum {
@@ -26,16 +27,9 @@ enum {
 	KEPT_FLAGS = O_ACCMODE | O_NONBLOCK | O_APPEND | O_SYNC | O_DSYNC | O_DIRECT | O_LARGEFILE,
 };
 
-bool device_is_named(const char *path, const char *prefixes)
+static bool is_hidden(const char *path)
 {
-	for (const char *p = prefixes; p && *p;) {
-		size_t len = strcspn(p, ":");
-
-		if (len && !strncmp(path, p, len))
-			return true;
-		p += len + (p[len] == ':');
-	}
-	return false;
+	return path_begins_with_one(path, strlen(path), getenv(HIDDEN_DEV_VARIABLE));
 }
 
 static bool is_device_path(const char *path)
@@ -89,7 +83,7 @@ int device_dump_fd(int fd, int id)
 	if (r < 0)
 		return r;
 	if (flags < 0 || fstat(fd, &st) < 0 || !S_ISCHR(st.st_mode) || !criu_get_image_dir ||
-	    !device_is_named(path, getenv(HIDDEN_DEV_VARIABLE)))
+	    !is_hidden(path))
 		return -ENOTSUP;
 	if (!criu_hook_kinds()) /* better no image than one that cannot come back */
 		return -ELIBBAD;
@@ -118,7 +112,7 @@ int device_restore_fd(int id, bool *flag)
 		return -ENOTSUP;
 	if (r < 0 || (r = device_decode(&f, text, len)) < 0)
 		return r;
-	if (!device_is_named(f.path, getenv(HIDDEN_DEV_VARIABLE)))
+	if (!is_hidden(f.path))
 		return -EPERM;
 	if ((r = criu_no_retry(flag)) < 0)
 		return r;
@@ -140,12 +134,12 @@ int device_dump_map(int fd)
 
 	if (r < 0)
 		return r;
-	return device_is_named(path, getenv(HIDDEN_DEV_VARIABLE)) ? 0 : -ENOTSUP;
+	return is_hidden(path) ? 0 : -ENOTSUP;
 }
 
 int device_restore_map(const char *path, int *ret_fd)
 {
-	if (!device_is_named(path, getenv(HIDDEN_DEV_VARIABLE)))
+	if (!is_hidden(path))
 		return 0;
 	int fd = open("/dev/zero", O_RDWR | O_CLOEXEC);
 	if (fd < 0)

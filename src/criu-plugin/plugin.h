@@ -127,9 +127,6 @@ struct device_record {
 /** Reads a record. Pure, for foreign bytes. Returns 0, -EBADMSG. */
 int device_decode(struct device_record *ret, const char *text, size_t len_bytes);
 
-/** True if @path begins with one of @prefixes, which are parted by colons. Pure. */
-bool device_is_named(const char *path, const char *prefixes);
-
 /*
  * ---- the plugin of the vendor that HIDDEN_VENDOR_VARIABLE names ----
  *

@@ -118,24 +118,6 @@ static uint64_t on_request(void)
 	return supported & ~permitted;
 }
 
-/* The pid that it has in its innermost namespace: the same after a restore. */
-static int inner_pid(pid_t pid)
-{
-	char path[32], text[8192];
-
-	snprintf(path, sizeof(path), "/proc/%d/status", pid);
-	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-	if (n < 0)
-		return -errno;
-	text[n] = '\0';
-	char *line = strstr(text, "\nNSpid:"), *end = line ? strchr(line + 1, '\n') : NULL;
-	if (!end)
-		return -EBADMSG;
-	*end = '\0';
-	return atoi(strrchr(line, '\t') + 1);
-}
-
 uint64_t registers_decode(const char *text, size_t len_bytes, pid_t pid)
 {
 	uint64_t found = 0;
@@ -160,10 +142,10 @@ uint64_t registers_decode(const char *text, size_t len_bytes, pid_t pid)
 static int write_record(int images_fd, pid_t pid, uint64_t permitted)
 {
 	char line[64];
-	int inner = inner_pid(pid), n;
+	int inner = tracee_inner_number(pid), n;
 
-	if (inner < 0)
-		return inner;
+	if (!inner)
+		return -ESRCH;
 	auto_close int fd = openat(images_fd, RECORD_NAME,
 				   O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
@@ -215,9 +197,9 @@ int registers_check_permissions(int images_fd)
 
 int registers_restore_permission(int images_fd, pid_t pid)
 {
-	const int inner = inner_pid(pid);
+	const int inner = tracee_inner_number(pid);
 	uint64_t had = 0;
-	int r = inner < 0 ? inner : read_record(images_fd, inner, &had);
+	int r = inner ? read_record(images_fd, inner, &had) : -ESRCH;
 
 	/* The kernel gives one of them with all below it that belong to it. */
 	for (uint64_t component = 0; r == 0 && component < 64; component++) {

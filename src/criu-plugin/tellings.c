@@ -19,22 +19,6 @@
 
 enum { GET_WRITE_OR_RUN = 66 }; /* prctl(2), PR_GET_MDWE, which older headers lack */
 
-/* Its number in its innermost pid namespace; 0: it has ended. */
-static int32_t inner_number(pid_t tid)
-{
-	char path[32], text[8192];
-
-	snprintf(path, sizeof(path), "/proc/%d/status", tid);
-	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
-	text[n < 0 ? 0 : n] = '\0';
-	char *line = strstr(text, "\nNSpid:"), *end = line ? strchr(line + 1, '\n') : NULL;
-	if (!end)
-		return 0;
-	*end = '\0';
-	return atoi(strrchr(line, '\t') + 1);
-}
-
 static int64_t keyring_of(pid_t pid, int32_t which)
 {
 	int64_t its = 0;
@@ -93,7 +77,7 @@ static bool read_thread(struct thread_tellings *t, pid_t pid, int32_t inner_pid,
 		return false;
 	told.keeps_capabilities = (uint32_t)keeps;
 	told.write_or_run = (uint32_t)rules;
-	told.tid = inner_number(tid);
+	told.tid = tracee_inner_number(tid);
 	if (t->n < THREAD_TOLD_MAX)
 		t->items[t->n++] = told;
 	else
@@ -103,7 +87,7 @@ static bool read_thread(struct thread_tellings *t, pid_t pid, int32_t inner_pid,
 
 bool tellings_read(struct thread_tellings *t, pid_t pid)
 {
-	const int32_t inner_pid = inner_number(pid);
+	const int32_t inner_pid = tracee_inner_number(pid);
 	char path[32];
 	bool is_bound = false;
 

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/uio.h>
@@ -17,6 +18,21 @@
 #include "base/cleanup.h"
 
 enum { VDSO_BYTES = 8192, AUXV_BYTES_MAX = 4096 };
+
+int tracee_inner_number(pid_t tid)
+{
+	char path[32], text[8192];
+
+	snprintf(path, sizeof(path), "/proc/%d/status", tid);
+	auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t n = fd < 0 ? -1 : read(fd, text, sizeof(text) - 1);
+	text[n < 0 ? 0 : n] = '\0';
+	char *line = strstr(text, "\nNSpid:"), *end = line ? strchr(line + 1, '\n') : NULL;
+	if (!end)
+		return 0;
+	*end = '\0';
+	return atoi(strrchr(line, '\t') + 1);
+}
 
 typedef struct user_regs_struct registers;
 

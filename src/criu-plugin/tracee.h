@@ -10,6 +10,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/** The number of thread @tid in its innermost pid namespace, which is the same after a restore; 0: it has ended. */
+int tracee_inner_number(pid_t tid);
+
 /** What it stopped at. */
 enum tracee_stop {
 	TRACEE_INTERRUPTED, /* where it was when it was interrupted */

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/paths.h"
 #include "gpu/saved-by.h"
 
 static const struct gpu_saved_by *saved_by;
@@ -143,7 +144,7 @@ static bool is_theirs(int fd)
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	ssize_t n = theirs ? readlink(link, path, sizeof(path) - 1) : -1;
 	path[n > 0 ? n : 0] = '\0';
-	return n > 0 && device_is_named(path, saved_by->files);
+	return n > 0 && path_begins_with_one(path, (size_t)n, saved_by->files);
 }
 
 static int keep(int fd)

@@ -98,14 +98,7 @@ void gpu_vendor_go_on(const struct gpu_vendor *vendor, pid_t pid)
 
 bool gpu_vendor_has_device(const struct gpu_vendor *vendor, const char *path, size_t len)
 {
-	for (const char *p = vendor->devices; *p;) {
-		size_t n = strcspn(p, ":");
-
-		if (n && n <= len && !memcmp(path, p, n))
-			return true;
-		p += n + (p[n] == ':');
-	}
-	return false;
+	return path_begins_with_one(path, len, vendor->devices);
 }
 
 const struct gpu_vendor *gpu_vendor_of_device(const char *path, size_t len)

@@ -462,18 +462,6 @@ static bool is_below_left_out(const struct planning *p, size_t i)
 
 /* ---- devices that nobody is to open ---- */
 
-static bool begins_with_one_of(const char *path, const char *prefixes)
-{
-	for (const char *p = prefixes; p && *p;) {
-		size_t len = strcspn(p, ":");
-
-		if (len && !strncmp(path, p, len))
-			return true;
-		p += len + (p[len] == ':');
-	}
-	return false;
-}
-
 /* Those in @folder, and in the folders in it that are named so themselves. */
 static int plan_devices(const struct planning *p, const char *folder)
 {
@@ -487,7 +475,8 @@ static int plan_devices(const struct planning *p, const char *folder)
 
 		if (!path)
 			return -ENOMEM;
-		if (!begins_with_one_of(path, p->view->devices) || lstat(path, &st) < 0)
+		if (!path_begins_with_one(path, strlen(path), p->view->devices) ||
+		    lstat(path, &st) < 0)
 			continue;
 		if (S_ISDIR(st.st_mode))
 			r = plan_devices(p, path);

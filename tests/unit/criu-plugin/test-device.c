@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 /* Records of devices: only well-formed ones of devices are taken, and only those that were named. */
 #include "check.h"
+#include "base/paths.h"
 #include "criu-plugin/plugin.h"
 
 #include <errno.h>
@@ -37,10 +38,11 @@ int main(void)
 	strcat(longer, " 2\n");
 	CHECK(decode(&f, longer) == -EBADMSG);
 
-	CHECK(device_is_named("/dev/nvidia0", "/dev/nvidia"));
-	CHECK(device_is_named("/dev/fuse", "/dev/nvidia:/dev/fuse"));
-	CHECK(!device_is_named("/dev/null", "/dev/nvidia:/dev/fuse"));
-	CHECK(!device_is_named("/dev/null", "") && !device_is_named("/dev/null", NULL));
-	CHECK(!device_is_named("/dev/null", "::"));
+	CHECK(path_begins_with_one("/dev/nvidia0", 12, "/dev/nvidia"));
+	CHECK(path_begins_with_one("/dev/fuse", 9, "/dev/nvidia:/dev/fuse"));
+	CHECK(!path_begins_with_one("/dev/null", 9, "/dev/nvidia:/dev/fuse"));
+	CHECK(!path_begins_with_one("/dev/null", 9, "") &&
+	      !path_begins_with_one("/dev/null", 9, NULL));
+	CHECK(!path_begins_with_one("/dev/null", 9, "::"));
 	return 0;
 }
