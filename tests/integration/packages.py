@@ -31,6 +31,8 @@ brumate kill "$job"
 echo demo of "$(id -un)": ok
 """
 
+EM_AARCH64 = 183
+
 MADE = {}
 MIRROR_TRIES = 2
 
@@ -236,6 +238,26 @@ def deb_in_a_clean_system(bed):
     expect(any(name.startswith("of-deb-") for name in kept), f"checkpoints after the purge: {kept}")
     left = [path for path in ("etc/brumate", "usr/bin/brumate", "usr/libexec/brumate") if os.path.exists(os.path.join(root, path))]
     expect(not left, f"left: {left}")
+
+
+@case
+def deb_for_arm64(bed):
+    """All programs in it are for arm64 and it needs Debian's libraries and CRIU of there; compiled anew elsewhere, it is the same."""
+    if not os.path.exists(os.path.join(SOURCE, ".arm64", "sysroot", "var", "lib", "dpkg", "status")):
+        raise Skipped("what a package for arm64 takes is not here: `tools/arm64 provision` gets it")
+    first, second = (package("deb", "--arch", "arm64", "--build", place(f"build-{name}"), "--out", place(f"out-{name}"))
+                     for name in ("arm64", "arm64-again"))
+    expect(run(["dpkg-deb", "-f", first, "Architecture"]).out.strip() == "arm64", first)
+    depends = run(["dpkg-deb", "-f", first, "Depends"]).out
+    expect(all(word in depends for word in ("libc6 (>= 2.", "libssl3", "libjansson4", "criu (>= 4.2)")), depends)
+    files = files_of(first, os.path.join(bed.dir, "files.tar"))
+    machines = {name: int.from_bytes(content[18:20], "little") for name, content in files.items() if content[:4] == b"\x7fELF"}
+    expect({"usr/bin/brumate", "usr/libexec/brumate/brumate-shim", "usr/libexec/brumate/criu-plugin/brumate-criu.so"} < machines.keys(),
+           f"programs: {sorted(machines)}")
+    expect(set(machines.values()) == {EM_AARCH64}, f"for other machines: {machines}")
+    expect(not [name for name in files if name.startswith("usr/libexec/brumate/criu/")], "this machine's CRIU is in it")
+    is_told_what_is_bundled(files, first.removesuffix(".deb") + ".spdx.json")
+    expect(digest(first) == digest(second), f"{os.path.basename(first)} differs: {first} {second}")
 
 
 @case
