@@ -31,10 +31,10 @@ def state_of(place):
             for s in [os.lstat(path)]}
 
 
-def namespaces():
-    """Processes of other pid namespaces than ours."""
-    own = read_link("/proc/self/ns/pid")
-    return {pid for pid in pids() if read_link(f"/proc/{pid}/ns/pid") not in ("", own)}
+def namespaces(bed):
+    """Processes of pid namespaces in which some of this bed are: others may run containers beside it."""
+    apart = {read_link(f"/proc/{pid}/ns/pid") for pid, _ in bed.processes()} - {"", read_link("/proc/self/ns/pid")}
+    return {pid for pid in pids() if read_link(f"/proc/{pid}/ns/pid") in apart}
 
 
 @case
@@ -196,7 +196,7 @@ def no_device_is_opened(bed):
 
 def rehearsed_process(bed, name):
     """The process of that name that stands apart."""
-    found = [pid for pid in namespaces() if read_text(f"/proc/{pid}/comm") == name + "\n"]
+    found = [pid for pid in namespaces(bed) if read_text(f"/proc/{pid}/comm") == name + "\n"]
     expect(len(found) == 1, f"{len(found)} processes {name} apart")
     return found[0]
 
@@ -282,8 +282,8 @@ def damaged_memory_of_a_process_is_named(bed):
     log.goes_on()
 
 
-def expect_nothing_left(before):
-    wait_until(lambda: not namespaces() - before, "the end of all that stood apart")
+def expect_nothing_left(bed, before):
+    wait_until(lambda: not namespaces(bed) - before, "the end of all that stood apart")
 
 
 @case
@@ -291,23 +291,23 @@ def whoever_is_killed_leaves_nothing(bed):
     """brumate, CRIU or the init of the place, while the job stands there with all that it is: nothing of it runs."""
     job, log = bed.counter("train")
     checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
-    before = namespaces()
+    before = namespaces(bed)
     for action in ("kill", "kill:criu"):
         bed.fault("rehearse.restored", action)
         result = bed.cli("rehearse", checkpoint)
         # Without CRIU all of it stands still as well, and is looked at to the end.
         expect(bed.has_fired() and (action != "kill" or result.code != 0), f"{action}: {result.why()}")
-        expect_nothing_left(before)
+        expect_nothing_left(bed, before)
         log.goes_on()
     with bed.held_at("rehearse.restored", "rehearse", checkpoint) as rehearsal:
-        init = [pid for pid in namespaces() - before if re.search(r"^NSpid:\t\d+\t1$", read_text(f"/proc/{pid}/status"), re.M)]
+        init = [pid for pid in namespaces(bed) - before if re.search(r"^NSpid:\t\d+\t1$", read_text(f"/proc/{pid}/status"), re.M)]
         expect(len(init) == 1, f"{len(init)} inits")
         counter = rehearsed_process(bed, "counter")
         os.kill(init[0], signal.SIGKILL)
         wait_until(lambda: not process_start(counter), "the end of the job that stood there")
     code, out, err = rehearsal.end()
     expect(code != 0 and not out, f"exit {code}: {err}")
-    expect_nothing_left(before)
+    expect_nothing_left(bed, before)
     rehearsed(bed, checkpoint)
     bed.expect_whole(job, log)
 
@@ -316,10 +316,10 @@ def whoever_is_killed_leaves_nothing(bed):
 def a_deadline_ends_it(bed):
     job, log = bed.counter("train")
     checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
-    before = namespaces()
+    before = namespaces(bed)
     bed.fault("rehearse.restored", "delay:1500")
     bed.refused(EXIT_TIMEOUT, "", "rehearse", checkpoint, "--timeout", "1s")
-    expect_nothing_left(before)
+    expect_nothing_left(bed, before)
     bed.expect_whole(job, log)
 
 
