@@ -714,6 +714,26 @@ def what_a_launcher_says(bed):
 
 
 @case
+def members_of_root_and_of_a_user(bed):
+    """The two save connections in different ways: refused before anything stands still, in either order."""
+    fake, store = (os.path.join(bed.dir, name) for name in ("fake", "store-of-sets"))
+    with open(fake, "w", encoding="utf-8") as file:
+        file.write(r"""#!/bin/sh
+read -r order
+test $1 = user && printf '%s\n' '{"connections":"drained\n"}'
+echo '{"at":"ready"}'
+cat >/dev/null
+echo '{"failed":{"code":125,"message":"cancelled"}}'
+""")
+    os.chmod(fake, 0o755)
+    for members in (("root:one", "user:two"), ("user:two", "root:one")):
+        refused = bed.refused(4, "of some members root saves the connections, of others a user", "set", "checkpoint", "--dir", store, "--via", f"{fake} %n",
+                              "--timeout", "30s", "--name", "never", *members)
+        expect("save jobs of one user as a set" in refused.err, refused.why())
+    expect(os.listdir(f"{store}/.sets") == [], "a record is left")
+
+
+@case
 def a_node_that_is_cut_off(bed):
     """Nobody closes the channel of a coordinator that has gone: the member gives up by itself once the time is over."""
     fake, pid, store = (os.path.join(bed.dir, name) for name in ("fake", "pid", "store-of-sets"))
