@@ -51,11 +51,6 @@ static bool is_over(const struct shim *s, uint64_t until_ns)
 	return s->stopping || !deadline_left_ms(until_ns);
 }
 
-static void wait_a_moment(void)
-{
-	nanosleep(&(struct timespec){ .tv_nsec = LOOK_MS * (long)NS_PER_MS }, NULL);
-}
-
 /* Until a neighbour has left, or the time for that has passed, in which others may have. */
 static void make_room(const struct need *n, const struct brumate_conf *conf)
 {
@@ -77,7 +72,7 @@ static void make_room(const struct need *n, const struct brumate_conf *conf)
 			log_warn("no room is made for an allocation: job=%s reason=\"%s\"",
 				 s->job.id, err.text);
 		if (left <= 0)
-			wait_a_moment();
+			nanosleep(&(struct timespec){ .tv_nsec = LOOK_MS * (long)NS_PER_MS }, NULL);
 	}
 	turn_end(&turn);
 }
@@ -95,58 +90,92 @@ static void tell_event(const struct need *n, const char *other)
 	event_add(&j->target, "waits", json_pack("{s:s}", "reason", reason));
 }
 
-/* Whether it may wait on: for @conf's time, of which none passes while another job is there. */
-static bool wait_in_line(struct need *n, const struct brumate_conf *conf)
+static bool has_waited_enough(const struct need *n)
 {
-	const struct shim *s = n->shim;
-	const uint64_t begin_ns = clock_now_ns(), until_ns = deadline_in_ms(ANSWER_MS);
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+
+	return conf_load(&conf, NULL) < 0 ||
+	       (conf.wake_wait_ms && n->waits && n->alone_ns >= conf.wake_wait_ms * NS_PER_MS);
+}
+
+/* A longer time is one in which the job was away. */
+static uint64_t if_together(uint64_t ns)
+{
+	return ns < TOGETHER_MS * NS_PER_MS ? ns : 0;
+}
+
+/* Whether another job is there, and for how long none has been. While one comes or goes the broker takes its time to say so. */
+static void look_in_line(struct need *n)
+{
+	const struct job *j = &n->shim->job;
+	const uint64_t now_ns = clock_now_ns(), since_last_ns = now_ns - n->last_ns;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 	char other[JOB_NAME_BYTES];
-	const int r = neighbours_are_there(&s->job, other, &err);
+	const int r = neighbours_are_there(j, other, &err);
 
 	if (r < 0)
-		log_warn("job %s waits for room, and who has it is not known: reason=\"%s\"",
-			 s->job.id, err.text);
+		log_warn("job %s waits for room, and who has it is not known: reason=\"%s\"", j->id,
+			 err.text);
 	if (!n->waits) {
 		n->waits = true;
-		n->since_ns = begin_ns;
+		n->since_ns = now_ns;
 		n->alone_ns = 0;
 		tell_event(n, other);
+	} else if (r <= 0) {
+		const uint64_t took_ns = clock_now_ns() - now_ns;
+
+		n->alone_ns += if_together(since_last_ns);
+		n->alone_ns +=
+			took_ns < TOGETHER_MS * NS_PER_MS ? took_ns : TOGETHER_MS * NS_PER_MS;
 	}
-	turn_take_last(&n->turn, &s->job, n->since_ns);
+	n->last_ns = clock_now_ns();
+	turn_take_last(&n->turn, j, n->since_ns);
 	turn_is_first(&n->turn); /* which says that it is waited on */
-	while (!is_over(s, until_ns))
-		wait_a_moment();
-	if (r <= 0)
-		n->alone_ns += clock_now_ns() - begin_ns;
-	return !conf->wake_wait_ms || n->alone_ns < conf->wake_wait_ms * NS_PER_MS;
+}
+
+/* It is answered first: the job may be saved while it waits, and is connected to nobody then. */
+static void keep_in_line(struct need *n)
+{
+	const char later = AGENT_NEED_LATER;
+
+	if (has_waited_enough(n)) {
+		n->waits = false;
+		turn_end(&n->turn);
+		cleanup_close(&n->asking_fd);
+		return;
+	}
+	send(n->asking_fd, &later, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+	cleanup_close(&n->asking_fd);
+	look_in_line(n);
 }
 
 /* ---- serving ---- */
 
-static bool make_room_once(struct need *n, const struct brumate_conf *conf)
+static void have_others_leave(struct need *n)
 {
-	if (job_shares(&n->shim->job))
-		return wait_in_line(n, conf);
-	if (conf->wake_wait_ms && clock_now_ns() - n->since_ns >= conf->wake_wait_ms * NS_PER_MS)
-		return false;
-	make_room(n, conf);
-	return true;
+	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
+	const char again = AGENT_NEED_AGAIN;
+	const uint64_t now_ns = clock_now_ns();
+
+	if (now_ns - n->last_ns > TOGETHER_MS * NS_PER_MS)
+		n->since_ns = now_ns;
+	if (conf_load(&conf, NULL) == 0 &&
+	    (!conf.wake_wait_ms || now_ns - n->since_ns < conf.wake_wait_ms * NS_PER_MS)) {
+		make_room(n, &conf);
+		send(n->asking_fd, &again, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+	}
+	n->last_ns = clock_now_ns();
+	cleanup_close(&n->asking_fd);
 }
 
 static void serve(void *arg)
 {
 	struct need *n = arg;
-	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
-	const char again = AGENT_NEED_AGAIN;
-	const uint64_t now_ns = clock_now_ns();
 
-	if (now_ns - n->last_ns > TOGETHER_MS * NS_PER_MS && !n->waits)
-		n->since_ns = now_ns;
-	if (conf_load(&conf, NULL) == 0 && make_room_once(n, &conf))
-		send(n->asking_fd, &again, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-	n->last_ns = clock_now_ns();
-	cleanup_close(&n->asking_fd);
+	if (job_shares(&n->shim->job))
+		keep_in_line(n);
+	else
+		have_others_leave(n);
 }
 
 /* A thread that waits on asks again until then. */
@@ -162,10 +191,14 @@ static void silence(void *arg)
 {
 	struct need *n = arg;
 
-	if (loop_task_works(&n->task))
+	const struct shim_view *v = &n->shim->view;
+
+	if (loop_task_works(&n->task) || v->use != SHIM_FREE) { /* it may be leaving */
+		loop_after(&n->timer, TOGETHER_MS);
 		return;
+	}
 	turn_end(&n->turn);
-	n->waits = n->shim->view.state != JOB_RUNNING;
+	n->waits = v->state != JOB_RUNNING;
 }
 
 void need_begin(struct shim *s)

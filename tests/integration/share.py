@@ -293,6 +293,21 @@ def without_turns_it_waits_for_the_others_end(bed):
 
 
 @case
+def one_that_waits_is_saved(bed):
+    """It is connected to nobody while it waits, and goes on waiting after a restore."""
+    bed.own["BRUMATE_SIM_VRAM_MIB"] = "128"
+    first, _ = bed.counter("first", mib=MIB)
+    job, log = start_without_room(bed, "b")
+    for _ in range(2):
+        bed.operation("checkpoint", job)
+        expect(bed.state(job) == "checkpointed", bed.state(job))
+        bed.operation("restore", job)
+        wait_until(lambda: bed.job(job)["waits_ms"] is not None, "it to wait again")
+    bed.end(first)
+    log.goes_on()
+
+
+@case
 def one_that_can_never_have_room(bed):
     """Once the GPU is its alone it is out of memory, as without brumate: by its turns, too."""
     with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
