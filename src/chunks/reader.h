@@ -48,10 +48,6 @@ int chunks_verify(int dir_fd, const struct manifest *manifest, chunks_damage_fn 
 		  void *tell_arg, chunks_progress_fn progress, void *arg,
 		  struct brumate_error *err);
 
-/** The same of chunks that hold no process's own memory, for a caller that fills that by chunks_load_all(), which compares it. */
-int chunks_verify_unfilled(int dir_fd, const struct manifest *manifest, chunks_progress_fn progress,
-			   void *arg, struct brumate_error *err);
-
 /** A stored chunk as it was read. */
 struct stored_chunk {
 	const struct chunks_reader *reader;

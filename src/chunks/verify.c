@@ -30,8 +30,6 @@ struct verify {
 	pthread_mutex_t lock;
 	struct damage *found; /* under lock */
 	size_t n_found;
-	uint32_t *chunks; /* NULL: all */
-	size_t n_chunks;
 };
 
 static int note_damage(struct verify *v, size_t chunk, const char *why)
@@ -104,47 +102,16 @@ static int mark_packs(struct verify *v)
 	return 0;
 }
 
-/* Leaves out the chunks of the processes' own memory, which a caller that fills it compares. Those of a device and of no region
- * stay. */
-static int choose_chunks(struct verify *v)
-{
-	const struct chunk_table *t = &v->m->table;
-	auto_free bool *filled = calloc(t->n_chunks + 1, sizeof(*filled));
-
-	v->chunks = calloc(t->n_chunks + 1, sizeof(*v->chunks));
-	if (!filled || !v->chunks)
-		return -ENOMEM;
-	for (size_t k = 0; k < t->n_regions; k++) {
-		const struct chunk_region *r = &t->regions[k];
-
-		if (v->m->manifest->memory.regions[k].kind != MANIFEST_REGION_HOST)
-			continue;
-		for (uint64_t i = 0; i < chunk_parts(r->len_bytes); i++)
-			if (t->parts[r->first + i] != CHUNK_ZERO)
-				filled[t->parts[r->first + i]] = true;
-	}
-	v->total_bytes = 0;
-	for (size_t i = 0; i < t->n_chunks; i++)
-		if (!filled[i]) {
-			v->chunks[v->n_chunks++] = (uint32_t)i;
-			v->total_bytes += chunk_padded(t->chunks[i].stored_bytes);
-		}
-	return 0;
-}
-
 static void verify_fini(struct verify *v)
 {
 	free(v->found);
 	free(v->skip);
-	free(v->chunks);
 	pthread_mutex_destroy(&v->lock);
 }
 DEFINE_AUTO_FINI(struct verify, verify_fini)
 
-/* @fills: the caller compares the processes' own memory as it fills it. */
-static int verify_chunks(int dir_fd, const struct manifest *manifest, bool fills,
-			 chunks_damage_fn tell, void *tell_arg, chunks_progress_fn progress,
-			 void *arg, struct brumate_error *err)
+int chunks_verify(int dir_fd, const struct manifest *manifest, chunks_damage_fn tell,
+		  void *tell_arg, chunks_progress_fn progress, void *arg, struct brumate_error *err)
 {
 	auto_(chunks_reader_free) struct chunks_reader *m = NULL;
 	int r = chunks_open(&m, dir_fd, manifest, NULL, NULL, err);
@@ -162,32 +129,19 @@ static int verify_chunks(int dir_fd, const struct manifest *manifest, bool fills
 	};
 	for (size_t i = 0; i < manifest->memory.n_packs; i++)
 		v.total_bytes += manifest->memory.packs[i].len_bytes;
-	if (mark_packs(&v) < 0 || (fills && choose_chunks(&v) < 0))
+	if (mark_packs(&v) < 0)
 		return brumate_fail(err, ENOMEM, "%m");
-	struct chunks_task task = { .chunks = v.chunks,
-				    .n = v.chunks ? v.n_chunks : m->table.n_chunks,
+	struct chunks_task task = { .n = m->table.n_chunks,
 				    .fn = check_chunk,
 				    .arg = &v,
 				    .tick = report_progress,
 				    .tick_arg = &v };
-	r = task.n ? chunks_read(m, &task, err) : 0;
+	r = chunks_read(m, &task, err);
 	if (r == 0)
 		r = report_progress(&v); /* all is done */
 	if (r == 0 && tell)
 		tell_all(&v, tell, tell_arg);
 	return r < 0 ? r : (int)v.n_found;
-}
-
-int chunks_verify(int dir_fd, const struct manifest *manifest, chunks_damage_fn tell,
-		  void *tell_arg, chunks_progress_fn progress, void *arg, struct brumate_error *err)
-{
-	return verify_chunks(dir_fd, manifest, false, tell, tell_arg, progress, arg, err);
-}
-
-int chunks_verify_unfilled(int dir_fd, const struct manifest *manifest, chunks_progress_fn progress,
-			   void *arg, struct brumate_error *err)
-{
-	return verify_chunks(dir_fd, manifest, true, NULL, NULL, progress, arg, err);
 }
 
 /* ---- packs in a stream ---- */

@@ -456,11 +456,11 @@ static int verify_files(struct rehearsing *h, struct brumate_error *err)
 			      err);
 }
 
-/* Memory that no process of the rehearsal gets is as good as its digests say. What a process gets is compared on its way there. */
+/* Memory that no process of the rehearsal gets is as good as its digests say. */
 static int verify_memory(struct rehearsing *h, struct brumate_error *err)
 {
 	const struct store_image *image = &h->op->restore.image;
-	int r = store_verify_unfilled(image, verify_progress, h, err);
+	int r = store_verify_memory(image, verify_progress, h, err);
 
 	if (r == 0)
 		h->result->memory_bytes = manifest_memory_bytes(&image->manifest);

@@ -138,10 +138,9 @@ int store_verify(const struct store_image *i, store_progress_fn progress, void *
 int store_verify_files(const struct store_image *i, store_progress_fn progress, void *arg,
 		       struct brumate_error *err);
 
-/** The rest of store_verify() after store_verify_files(), for a caller that fills the processes' own memory, which
- * compares that: every other chunk of the packs. */
-int store_verify_unfilled(const struct store_image *i, store_progress_fn progress, void *arg,
-			  struct brumate_error *err);
+/** The rest of store_verify() after store_verify_files(): every chunk of the packs. */
+int store_verify_memory(const struct store_image *i, store_progress_fn progress, void *arg,
+			struct brumate_error *err);
 
 /** What is wrong with one file of a checkpoint. */
 enum store_problem_kind {

@@ -97,11 +97,11 @@ int store_verify_files(const struct store_image *i, store_progress_fn progress, 
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
 }
 
-int store_verify_unfilled(const struct store_image *i, store_progress_fn progress, void *arg,
-			  struct brumate_error *err)
+int store_verify_memory(const struct store_image *i, store_progress_fn progress, void *arg,
+			struct brumate_error *err)
 {
 	struct verify_meter meter = { progress, arg, 0, manifest_bytes(&i->manifest) };
-	int r = chunks_verify_unfilled(i->dir_fd, &i->manifest, step, &meter, err);
+	int r = chunks_verify(i->dir_fd, &i->manifest, NULL, NULL, step, &meter, err);
 
 	return r < 0 ? brumate_wrap(err, r, "checkpoint %s", i->manifest.id) : 0;
 }

@@ -267,7 +267,6 @@ while True:
 
 @case
 def damaged_memory_of_a_process_is_named(bed):
-    """It is compared as it is filled, and not a second time beside that."""
     job, log = bed.started(["/usr/bin/python3", "-u", "-c", KEEPER])
     checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
     rehearsed(bed, checkpoint)
