@@ -784,8 +784,6 @@ int add_labels(json_t *parameters, const struct invocation *in, struct brumate_e
 		r = add_label(labels, in->labels[i], err);
 	if (r == 0 && in->values[OPT_WAKE])
 		r = add_label(labels, JOB_WAKE_LABEL "=" JOB_WAKE_LABEL_YES, err);
-	if (r == 0 && in->values[OPT_SHARE])
-		r = add_label(labels, JOB_SHARE_LABEL "=" JOB_WAKE_LABEL_YES, err);
 	return r < 0 || !json_object_size(labels)
 		       ? r
 		       : set_parameter(parameters, "labels", take_ptr(&labels), err);

@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/options.h"
 
+
 const struct option_spec help_option = FLAG(OPT_HELP, "help", 'h', "show this help");
 
 static const struct option_spec run_options[] = {
@@ -16,8 +17,6 @@ static const struct option_spec run_options[] = {
 	VALUE(OPT_LABEL, "label", 0, "KEY=VALUE", COMPLETES_LABEL,
 	      "a label for the job; may be repeated"),
 	FLAG(OPT_WAKE, "wake", 0, "once suspended, resume it when it next calls the GPU"),
-	FLAG(OPT_SHARE, "share", 0,
-	     "wait for room on GPUs that other jobs have; see brumate share"),
 	VALUE(OPT_PRIORITY, "priority", 0, "N", COMPLETES_NOTHING,
 	      "of jobs that share GPUs, those with a higher one come first (default: 0)"),
 	VALUE(OPT_HOOK, "hook", 0, "PROGRAM", COMPLETES_FILE,

@@ -46,22 +46,15 @@ static int add_argv(json_t *parameters, const struct invocation *in, struct brum
 	return json_object_set(parameters, "argv", argv) < 0 ? brumate_fail(err, ENOMEM, "%m") : 0;
 }
 
-/* What its processes wait in is the library. */
+/* What its processes wait at is the library's gate. */
 static int check_wake(const struct invocation *in, struct brumate_error *err)
 {
 	const char *path = in->values[OPT_DATA_PATH];
-	const bool wakes = in->values[OPT_WAKE], shares = in->values[OPT_SHARE];
 
-	if (wakes && shares) {
-		brumate_fail(err, EINVAL, "--wake and --share are of different jobs");
-		brumate_hint(err,
-			     "a server that others leave for, or a batch job that takes turns");
-		return -EINVAL;
-	}
-	if ((wakes || shares) && path && !strcmp(path, "driver"))
-		return brumate_fail(err, EINVAL,
-				    "%s needs the library, which --data-path driver leaves out",
-				    wakes ? "--wake" : "--share");
+	if (in->values[OPT_WAKE] && path && !strcmp(path, "driver"))
+		return brumate_fail(
+			err, EINVAL,
+			"--wake needs the library, which --data-path driver leaves out");
 	return 0;
 }
 

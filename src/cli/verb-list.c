@@ -61,9 +61,6 @@ static void cell_state(struct table *t, json_t *o, const char *key)
 		snprintf(text, sizeof(text), "suspended (parked)");
 	if (json_integer_value(json_object_get(o, "kept_bytes")) > 0 && !strcmp(text, "running"))
 		snprintf(text, sizeof(text), "running (copy kept)");
-	if (json_is_integer(json_object_get(o, "waits_ms")) &&
-	    (!strcmp(text, "running") || !strcmp(text, "suspended")))
-		snprintf(text, sizeof(text), "%s (waits for room)", text_of(o, key));
 	const json_int_t turns = json_integer_value(json_object_get(o, "turns"));
 	if (turns)
 		snprintf(text, sizeof(text), "%s (%lld turns)", text_of(o, key), (long long)turns);

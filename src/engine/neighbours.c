@@ -136,9 +136,6 @@ struct search {
 	struct broker_client *broker;
 	struct neighbour *all; /* owned */
 	size_t n;
-	const struct dev_process *own; /* what its processes use now; NULL: as the record says */
-	size_t n_own;
-	char *ret_name; /* of one that is in the way */
 };
 
 static bool wants(const struct job *job, const char *uuid)
@@ -153,61 +150,34 @@ static bool wants(const struct job *job, const char *uuid)
 	return !any; /* a new one, which has yet to say */
 }
 
-static bool is_on(const struct dev_process *p, const char *uuid)
-{
-	for (size_t i = 0; i < p->n_gpus; i++)
-		if (!strcmp(p->gpus[i], uuid))
-			return true;
-	return false;
-}
-
-static bool is_wanted(const struct search *s, const char *uuid)
-{
-	bool any = !s->own && wants(s->job, uuid);
-
-	for (size_t i = 0; s->own && i < s->n_own; i++)
-		any = any || is_on(&s->own[i], uuid);
-	return any;
-}
-
-static uint64_t held_bytes(const struct search *s, const struct dev_process *p)
+static uint64_t held_bytes(const struct dev_process *p, const struct job *job)
 {
 	uint64_t bytes = 0;
 
 	for (size_t i = 0; i < p->n_gpus; i++)
-		if (is_wanted(s, p->gpus[i]))
+		if (wants(job, p->gpus[i]))
 			bytes += p->gpu_bytes[i];
 	return bytes;
-}
-
-/* What the processes of @j use (owned); NULL: none, or it is not known. */
-static struct dev_process *ask_broker(const struct search *s, const struct job *j, size_t *ret_n)
-{
-	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
-	const struct proc_members members = job_members(j);
-
-	if (proc_members_read(&tree, &members, NULL) < 0)
-		return NULL;
-	auto_free struct dev_process *states = calloc(tree.n, sizeof(*states));
-	auto_free pid_t *pids = calloc(tree.n, sizeof(*pids));
-	for (size_t i = 0; pids && i < tree.n; i++)
-		pids[i] = tree.items[i].id.pid;
-	if (!tree.n || !states || !pids ||
-	    broker_client_state(s->broker, pids, tree.n, states, NULL) < 0)
-		return NULL;
-	*ret_n = tree.n;
-	return take_ptr(&states);
 }
 
 /* How much the job @j has on GPUs that are wanted. */
 static uint64_t bytes_in_the_way(const struct search *s, const struct job *j)
 {
-	size_t n = 0;
-	auto_free struct dev_process *states = ask_broker(s, j, &n);
-	uint64_t bytes = 0;
+	auto_(proc_tree_fini) struct proc_tree tree = PROC_TREE_EMPTY;
+	const struct proc_members members = job_members(j);
 
-	for (size_t i = 0; i < n; i++)
-		bytes += held_bytes(s, &states[i]);
+	if (proc_members_read(&tree, &members, NULL) < 0)
+		return 0;
+	auto_free struct dev_process *states = calloc(tree.n, sizeof(*states));
+	auto_free pid_t *pids = calloc(tree.n, sizeof(*pids));
+	for (size_t i = 0; pids && i < tree.n; i++)
+		pids[i] = tree.items[i].id.pid;
+	uint64_t bytes = 0;
+	if (!tree.n || !states || !pids ||
+	    broker_client_state(s->broker, pids, tree.n, states, NULL) < 0)
+		return 0;
+	for (size_t i = 0; i < tree.n; i++)
+		bytes += held_bytes(&states[i], s->job);
 	return bytes;
 }
 
@@ -346,34 +316,4 @@ int neighbours_make_room(const struct job *job, long priority, const struct brum
 		note_turns(job, leaves.id, all[at].turns + 1);
 	return r < 0 ? brumate_wrap(err, r, "job %s (%s) does not leave", leaves.id, leaves.name)
 		     : 1;
-}
-
-/* ---- who is there ---- */
-
-static void look_whether_there(void *arg, const struct job *j, const char *id,
-			       const struct brumate_error *why)
-{
-	struct search *s = arg;
-	(void)id;
-	(void)why;
-
-	if (j && !*s->ret_name && strcmp(j->id, s->job->id) != 0 && !job_has_ended(j) &&
-	    gpu_kind_is_same(&j->gpu_kind, &s->job->gpu_kind) && bytes_in_the_way(s, j))
-		snprintf(s->ret_name, JOB_NAME_BYTES, "%s", j->name);
-}
-
-int neighbours_are_there(const struct job *job, char ret_name[static JOB_NAME_BYTES],
-			 struct brumate_error *err)
-{
-	auto_(broker_client_close) struct broker_client broker = BROKER_CLIENT_EMPTY;
-	struct search s = { .job = job, .broker = &broker, .ret_name = ret_name };
-	int r = broker_client_open(&broker, &job->gpu_kind, err);
-
-	*ret_name = '\0';
-	if (r < 0)
-		return r;
-	auto_free struct dev_process *own = ask_broker(&s, job, &s.n_own);
-	s.own = own;
-	r = job_list(look_whether_there, &s, err);
-	return r < 0 ? r : *ret_name != '\0';
 }

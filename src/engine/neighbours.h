@@ -43,7 +43,3 @@ int neighbours_choose(const struct neighbour *all, size_t n, long priority,
  */
 int neighbours_make_room(const struct job *job, long priority, const struct brumate_conf *conf,
 			 struct brumate_error *err);
-
-/** Whether any other job has memory on the GPUs that @job, which runs, is on. Names one of them. Returns 1, 0 or -errno. */
-int neighbours_are_there(const struct job *job, char ret_name[static JOB_NAME_BYTES],
-			 struct brumate_error *err);

@@ -109,23 +109,12 @@ static int take_turn(struct room_turn *turn, const struct job *job, int priority
 	return 0;
 }
 
-static int configured_priority(const struct job *job)
+int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns)
 {
 	auto_(conf_fini) struct brumate_conf conf = BRUMATE_CONF_DEFAULT;
 
 	conf_load(&conf, NULL); /* a damaged file changes nothing: the record holds */
-	return job_priority(job, &conf);
-}
-
-int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns)
-{
-	return take_turn(turn, job, configured_priority(job), since_ns);
-}
-
-/* Below what others have, however long it waits. */
-int turn_take_last(struct room_turn *turn, const struct job *job, uint64_t since_ns)
-{
-	return take_turn(turn, job, INT_MIN / 2 + configured_priority(job), since_ns);
+	return take_turn(turn, job, job_priority(job, &conf), since_ns);
 }
 
 /* Beyond what priorities and time come to. */

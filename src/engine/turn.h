@@ -22,8 +22,6 @@ struct room_turn {
 int turn_take(struct room_turn *turn, const struct job *job, uint64_t since_ns);
 /** The same before all jobs that take theirs by priority: room is being made for this one alone. */
 int turn_take_first(struct room_turn *turn, const struct job *job);
-/** The same behind all of them, and among those that are by priority and time: it comes where there is room. */
-int turn_take_last(struct room_turn *turn, const struct job *job, uint64_t since_ns);
 /** The priority that a turn has come to by waiting; @otherwise: none is held. */
 long turn_priority(const struct room_turn *turn, long otherwise);
 /** Whether no other holder is before us that wants one of these GPUs and has asked this within 30 s. Ask every second or so. */

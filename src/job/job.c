@@ -961,21 +961,11 @@ static json_t *schedule_to_json(const struct job_schedule *s)
 	return take_ptr(&o);
 }
 
-static bool is_labelled(const struct job *j, const char *key)
-{
-	const char *value = labels_find(j->labels, key);
-
-	return value && !strcmp(value, JOB_WAKE_LABEL_YES) && j->data_path == JOB_DATA_BROKER;
-}
-
 bool job_wakes(const struct job *j)
 {
-	return is_labelled(j, JOB_WAKE_LABEL);
-}
+	const char *value = labels_find(j->labels, JOB_WAKE_LABEL);
 
-bool job_shares(const struct job *j)
-{
-	return is_labelled(j, JOB_SHARE_LABEL);
+	return value && !strcmp(value, JOB_WAKE_LABEL_YES) && j->data_path == JOB_DATA_BROKER;
 }
 
 bool job_is_pinned(const struct job *j, const struct brumate_conf *conf)

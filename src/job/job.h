@@ -78,10 +78,6 @@ int job_list_since(uint64_t since_ms, size_t *ret_n_before,
 #define JOB_WAKE_LABEL_YES "yes"
 bool job_wakes(const struct job *j);
 
-/** The same of a job of `run --share`: an allocation that finds no room on GPUs which other jobs have waits for it. */
-#define JOB_SHARE_LABEL "brumate.share"
-bool job_shares(const struct job *j);
-
 /** A label, "yes" of a job of `run --wake` that is never asked to leave its GPUs, unless @conf says of it whether. */
 #define JOB_PIN_LABEL "brumate.pin"
 bool job_is_pinned(const struct job *j, const struct brumate_conf *conf);

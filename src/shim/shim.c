@@ -353,9 +353,7 @@ void shim_look(struct shim *s)
 		.data_path = job->data_path,
 		.gpu_kind = job->gpu_kind,
 		.unsaved = job->unsaved,
-		.kind = job_wakes(job)	  ? SHIM_WAKES
-			: job_shares(job) ? SHIM_SHARES
-					  : SHIM_PLAIN,
+		.wakes = job_wakes(job),
 		.listens = job->state == JOB_CHECKPOINTED && *job->ports,
 		.mends = mend_is_wanted(s),
 		.every_ms = job->schedule.every_ms,

@@ -40,12 +40,8 @@ struct shim_view {
 	enum job_state state;
 	enum job_data_path data_path;
 	struct gpu_kind gpu_kind;
-	bool unsaved; /* the record is not on disk */
-	enum shim_kind {
-		SHIM_PLAIN,
-		SHIM_WAKES,  /* of a job of `run --wake`, */
-		SHIM_SHARES, /* of `run --share` */
-	} kind;
+	bool unsaved;		    /* the record is not on disk */
+	bool wakes;		    /* a job of `run --wake` */
 	bool listens;		    /* checkpointed, with ports that are held or to be */
 	bool mends;		    /* something has to be tried again */
 	uint64_t every_ms, next_ms; /* of its schedule */

@@ -186,7 +186,7 @@ static void wake_update(void *part)
 	struct wake *w = part;
 	const struct shim_view *v = &w->shim->view;
 
-	if (loop_task_works(&w->task) || v->use != SHIM_FREE || v->kind != SHIM_WAKES ||
+	if (loop_task_works(&w->task) || v->use != SHIM_FREE || !v->wakes ||
 	    (v->state != JOB_RUNNING && v->state != JOB_SUSPENDED))
 		return;
 	listen_beside_agents(w);

@@ -37,12 +37,12 @@ enum { AGENT_LOOKS_S = 1 };
 #define AGENT_WAKE_SOCKET "wake"
 
 /*
- * An allocation that finds no room in a job of `run --wake` or `run --share` connects to AGENT_NEED_SOCKET (SOCK_SEQPACKET), where its shim
- * answers with one byte, AGENT_NEED_AGAIN, once it may go better: another job has left the GPU, or a moment has passed. AGENT_NEED_LATER says so at once: it is to be tried after a pause. Without
+ * An allocation that finds no room in a job of `run --wake` connects to AGENT_NEED_SOCKET (SOCK_SEQPACKET), where its shim
+ * answers with one byte, AGENT_NEED_AGAIN, once it may go better: another job has left the GPU, or a moment has passed. Without
  * that byte there is no more to be had. Each try is a connection of its own.
  */
 #define AGENT_NEED_SOCKET "need"
-enum { AGENT_NEED_AGAIN = 'A', AGENT_NEED_LATER = 'L', AGENT_NEED_LATER_MS = 300 };
+enum { AGENT_NEED_AGAIN = 'A' };
 enum { AGENT_CALL_BYTES = 56 };
 
 /*

@@ -237,105 +237,6 @@ def it_ends_with_them(bed):
     expect(code == 0 and not out and "no job is on its GPUs" in err, f"{code} {out!r} {err!r}")
 
 
-def waits(bed):
-    lines = [json.loads(line) for line in bed.cli("events", "--format", "json").out.splitlines()]
-    return [(e["name"], e["reason"]) for e in lines if e["event"] == "waits"]
-
-
-def start_without_room(bed, name, mib=MIB):
-    """One more of `run --share`; its job and its log."""
-    known = len(waits(bed))
-    job = bed.run([bed.program("counter"), "--mib", mib, "--chunk-mib", 16, "--interval-ms", 2 * MIB], name=name, options=("--share",))
-    wait_until(lambda: len(waits(bed)) > known, "it to wait")
-    return job, bed.log(job)
-
-
-def one_waits_for_its_turn(bed):
-    bed.own["BRUMATE_SIM_VRAM_MIB"] = "128"
-    jobs = [bed.counter("a", mib=MIB, options=("--share",))]
-    jobs += [start_without_room(bed, name) for name in ("b", "c")]
-    expect(all(reason.startswith("an allocation waits for room, as on the same GPU is job ") for _, reason in waits(bed)), waits(bed))
-    share = bed.spawn(*SLICE)
-    come_in_turn(bed, jobs, 2)
-    expect({name for name, _ in waits(bed)} == {"b", "c"}, waits(bed))
-    all_go_on(bed, jobs, share)
-
-
-@case
-def one_that_starts_without_room(bed):
-    """It waits, has its turn, and gets the room then."""
-    one_waits_for_its_turn(bed)
-
-
-@case
-@as_user
-def one_of_a_user_that_starts_without_room(bed):
-    one_waits_for_its_turn(bed)
-
-
-@case
-def without_turns_it_waits_for_the_others_end(bed):
-    """And for longer than WakeWait=, which is about a GPU that no other job is on."""
-    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
-        file.write("[Run]\nWakeWait=500ms\n")
-    bed.own["BRUMATE_SIM_VRAM_MIB"] = "128"
-    first, elsewhere = bed.counter("first", mib=MIB), bed.counter("elsewhere", mib=MIB, gpu=1)
-    job, log = start_without_room(bed, "b")
-    expect(waits(bed) == [("b", "an allocation waits for room, as on the same GPU is job first")], waits(bed))
-    wait_until(lambda: bed.job(job)["waits_ms"] > 2000, "it to have waited")
-    shown = bed.cli("ps", "--columns", "state", "--no-headers", "--filter", "name=b").out.strip()
-    expect(shown == "running (waits for room)", shown)
-    bed.expect_whole(*first)
-    bed.end(first[0])
-    log.goes_on()
-    wait_until(lambda: bed.job(job)["waits_ms"] is None, "it to wait no more")
-    bed.expect_whole(*elsewhere)
-
-
-@case
-def one_that_waits_is_saved(bed):
-    """It is connected to nobody while it waits, and goes on waiting after a restore."""
-    bed.own["BRUMATE_SIM_VRAM_MIB"] = "128"
-    first, _ = bed.counter("first", mib=MIB)
-    job, log = start_without_room(bed, "b")
-    for _ in range(2):
-        bed.operation("checkpoint", job)
-        expect(bed.state(job) == "checkpointed", bed.state(job))
-        bed.operation("restore", job)
-        wait_until(lambda: bed.job(job)["waits_ms"] is not None, "it to wait again")
-    bed.end(first)
-    log.goes_on()
-
-
-@case
-def one_that_can_never_have_room(bed):
-    """Once the GPU is its alone it is out of memory, as without brumate: by its turns, too."""
-    with open(bed.own["BRUMATE_CONFIG"], "w", encoding="utf-8") as file:
-        file.write("[Run]\nWakeWait=2s\n")
-    bed.own["BRUMATE_SIM_VRAM_MIB"] = "128"
-    jobs = [bed.counter("a", mib=MIB, options=("--share",)), bed.counter("elsewhere", mib=MIB, gpu=1)]
-    greedy, log = start_without_room(bed, "greedy", mib=256)
-    share = bed.spawn(*SLICE)
-    wait_until(lambda: bed.state(greedy) == "exited", "it to end", 90)
-    expect("OUT_OF_MEMORY" in log.text(), log.tail())
-    wait_until(lambda: states(bed, jobs) == ["running", "running"], "the other one to be back")
-    share.signal(signal.SIGTERM)
-    expect(share.end()[0] == 0, "it was not stopped")
-    for one in jobs:
-        bed.expect_whole(*one)
-
-
-@case
-def a_server_comes_before_one_that_waits(bed):
-    """Its turn for room is not behind that of a batch job that has waited for longer."""
-    bed.own["BRUMATE_SIM_VRAM_MIB"] = "128"
-    it, other = (Server(bed, name, mib=MIB) for name in ("llama", "mistral"))
-    other.ask()
-    start_without_room(bed, "b")
-    for one in (it, other, it):
-        one.ask()
-
-
 def child_of(pid):
     """One of a job's processes that is not the one brumate names."""
     with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
@@ -385,9 +286,8 @@ def what_it_would_do(bed):
     reason = "b has had its slice of 1.0 s, and a is next"
     expect(shown == f"b\tsuspend\t{reason}\na\tresume\t{reason}\n", shown)
     expect(states(bed, jobs) == ["suspended", "running"] and not decided(bed), "something was done")
+    bed.refused(2, "which jobs", "share")
     bed.refused(2, "which jobs", "share", "a", "--label", "queue=night")
-    bed.refused(2, "of different jobs", "run", "--share", "--wake", "--", "true")
-    bed.refused(2, "--share needs the library", "run", "--share", "--data-path", "driver", "--", "true")
     bed.refused(2, "1 s or more", "share", "--slice", "10ms", "a")
     bed.refused(3, "no job", "share", "a", "nobody")
     Server(bed, "llama", mib=16)

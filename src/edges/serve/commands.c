@@ -34,7 +34,7 @@ static const struct option_spec share_options[] = {
 	VALUE(OPT_SLICE, "slice", 0, "TIME", COMPLETES_NOTHING,
 	      "how long each of them has its GPUs (default: Slice=)"),
 	VALUE(OPT_LABEL, "label", 0, "KEY=VALUE", COMPLETES_LABEL,
-	      "all jobs with this label; may be repeated (default: all of run --share)"),
+	      "all jobs with this label, in the place of JOB...; may be repeated"),
 	FLAG(OPT_DRY_RUN, "dry-run", 0, "show what would be done now, and end"),
 	END,
 };

@@ -52,8 +52,7 @@ struct serve {
 	uint64_t idle_after_ms; /* --idle-after; 0: as the configuration says */
 	uint64_t slice_ms;	/* --slice; the same */
 	char (*jobs)
-		[JOB_ID_BYTES]; /* that share, by their ids; owned. None: those with the labels, or
-				  * of `run --share` */
+		[JOB_ID_BYTES]; /* that share, by their ids; owned. None: those with the labels */
 	size_t n_jobs;
 	char (*gpus)[MANIFEST_UUID_BYTES]; /* that were seen; owned */
 	size_t n_gpus;
@@ -201,9 +200,7 @@ static uint64_t gpus_of(struct serve *s, json_t *job, bool is_suspended)
 /* A server is none: it would come back by itself. */
 static bool is_share(const struct serve *s, json_t *job)
 {
-	bool named = !s->n_jobs && (json_object_size(s->labels)
-					    ? has_labels(job, s->labels)
-					    : has_label(job, JOB_SHARE_LABEL, JOB_WAKE_LABEL_YES));
+	bool named = !s->n_jobs && has_labels(job, s->labels);
 
 	for (size_t i = 0; i < s->n_jobs; i++)
 		named |= !strcmp(s->jobs[i], text_of(job, "id"));
@@ -586,7 +583,7 @@ int verb_share(const struct invocation *in, struct brumate_error *err)
 	auto_(serve_fini) struct serve s = { .conf = BRUMATE_CONF_DEFAULT, .shares = true };
 	int r = get_time(&s.slice_ms, in, OPT_SLICE, "--slice", SLICE_MS_MIN, err);
 
-	if (r == 0 && in->n_operands && in->n_labels)
+	if (r == 0 && !in->n_operands == !in->n_labels)
 		r = brumate_fail(err, EINVAL, "which jobs? expected either JOB... or --label");
 	for (int i = 0; r == 0 && i < in->n_operands; i++)
 		r = add_job(&s, in->operands[i], err);

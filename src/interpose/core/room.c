@@ -76,17 +76,8 @@ bool room_is_shared(void)
 	return shared;
 }
 
-static void pause_between_tries(void)
-{
-	nanosleep(&(struct timespec){ .tv_nsec = AGENT_NEED_LATER_MS * (long)NS_PER_MS }, NULL);
-}
-
-/* A shim that has just died, or has just restored this job, has yet to listen. */
-enum { TRIES_MAX = 100 };
-
 bool room_wait_for_neighbours(void)
 {
-	static atomic_uint missed;
 	struct packet_fds none = { 0 };
 	int saved = errno;
 	char answer = 0;
@@ -94,18 +85,11 @@ bool room_wait_for_neighbours(void)
 	if (!getenv(AGENT_DIR_VARIABLE))
 		return false;
 	auto_close int fd = connect_to_shim(AGENT_NEED_SOCKET);
-	if (fd < 0 && atomic_fetch_add(&missed, 1) < TRIES_MAX)
-		answer = AGENT_NEED_LATER;
-	if (fd >= 0)
-		atomic_store(&missed, 0);
 	/* The shim sees to it that this ends, and so does its end. */
-	if (fd >= 0 && packet_receive(fd, &answer, sizeof(answer), &none, DEADLINE_NEVER) != 1)
+	if (fd < 0 || packet_receive(fd, &answer, sizeof(answer), &none, DEADLINE_NEVER) != 1)
 		answer = 0;
-	cleanup_close(&fd); /* while it pauses it may be saved */
-	if (answer == AGENT_NEED_LATER)
-		pause_between_tries();
 	errno = saved;
-	return answer == AGENT_NEED_AGAIN || answer == AGENT_NEED_LATER;
+	return answer == AGENT_NEED_AGAIN;
 }
 
 /* The shim holds a lock on the file as long as what it says is so. */
