@@ -319,12 +319,14 @@ static void wait_wanted(struct move *t)
 	pthread_mutex_unlock(&t->lock);
 }
 
-static void note_copied(struct move *t, uint64_t end_bytes)
+/* The broker unmaps behind its copies, and has unmapped all only once it reports the end: until then the last one counts as
+ * not copied, so that nobody is told that all is free. */
+static void note_copied(struct move *t, uint64_t end_bytes, bool has_ended)
 {
 	uint64_t offset = 0;
 
 	pthread_mutex_lock(&t->lock);
-	for (size_t i = 0; i < t->n; i++) {
+	for (size_t i = 0; i + !has_ended < t->n; i++) {
 		if (offset + t->pieces[i].len_bytes > end_bytes)
 			break;
 		t->snapshot.n_copied = i + 1 > t->snapshot.n_copied ? i + 1 : t->snapshot.n_copied;
@@ -404,7 +406,7 @@ static void save_whole(void *arg, const struct host_copy *copy, size_t n_whole,
 	uint64_t end = n_whole * copy->segment_bytes;
 
 	end = end < copy->total_bytes ? end : copy->total_bytes;
-	note_copied(t, end);
+	note_copied(t, end, false);
 	if (t->saved.r < 0 || end <= t->saved.bytes || !may_save(t))
 		return;
 	t->saved.r = sink->save(sink->arg, copy, t->saved.bytes, end, digests, &t->saved.err);
@@ -615,7 +617,7 @@ static int run_transfer(struct move *t)
 	if (t->digests.unverified && (r == 0 ? !t->digests.compared : r == -EBADMSG) && !t->stop)
 		r = load_again(t);
 	if (r == 0)
-		note_copied(t, t->total_bytes);
+		note_copied(t, t->total_bytes, true);
 	if (r < 0 || !is_out(t) || !t->d->sink.save)
 		return r;
 	if ((r = wait_parked(t)) < 0)

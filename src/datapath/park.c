@@ -1328,8 +1328,7 @@ int park_drain(struct datapath *d, struct brumate_error *err)
 	move_drain(d);
 	while (spare.n_copied < d->vault->n_pieces) {
 		drop_spare(&spare);
-		if (spare.n_copied < d->vault->n_pieces)
-			tell_agents(d);
+		tell_agents(d);
 		if ((r = fault_point("drain.let-go")) < 0)
 			return brumate_fail(err, -r, "injected at drain.let-go: %m");
 	}
@@ -1340,8 +1339,6 @@ int park_drain(struct datapath *d, struct brumate_error *err)
 		return r;
 	keep_drained(d);
 	release_vault(d);
-	/* Not before: the broker unmaps behind its copies, and has unmapped all once it reports the end. */
-	tell_agents(d);
 	return 0;
 }
 
