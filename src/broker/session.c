@@ -29,8 +29,8 @@ enum {
 	PLACE_LOOK_MS = 200,
 	FEW_SESSIONS = 4, /* of one process: it may need all of them */
 	SILENT_MS =
-		1000, /* without a word to or from the client: its place is taken where it is needed */
-	SILENT_OF_FEW_MS = 10000, /* and if its process has few */
+		5000, /* without a word to or from the client: its place is taken where it is needed */
+	SILENT_OF_FEW_MS = 15000, /* and if its process has few */
 	GPUS_IDLE_MS = 10000,	  /* open GPUs cost device memory */
 };
 

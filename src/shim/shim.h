@@ -228,9 +228,10 @@ struct shim_part {
 extern const struct shim_part schedule_part, mend_part, owner_part, marks_part, prepare_part,
 	wake_part, listen_part, need_part, hooks_part;
 
-/** The method Schedule. */
+/** The method Hold. */
 int listen_hold_method(void *arg, struct wire_call_context *call, json_t *parameters,
 		       struct brumate_error *err);
+/** The method Schedule. */
 int schedule_method(void *arg, struct wire_call_context *call, json_t *parameters,
 		    struct brumate_error *err);
 

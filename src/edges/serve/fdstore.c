@@ -19,13 +19,14 @@
 
 #define NAME_BEGINS "brumate-job-"
 
-enum { ANSWER_MS = 2000, STATE_BYTES = 320, NAME_BYTES_MAX = 255 };
+enum { ANSWER_MS = 2000, PAUSE_MS = 30000, STATE_BYTES = 320, NAME_BYTES_MAX = 255 };
 _Static_assert((int)LISTENERS_MAX <= (int)NOTIFY_FDS_MAX, "one datagram has all of a job");
 
 struct kept {
 	char id[JOB_ID_BYTES];
 	struct listeners sockets;
 	struct proc_id shim; /* which has the same */
+	uint64_t again_ns;   /* until when it is not asked, as it did not answer; 0: it is */
 	bool is_there;	     /* in the look that is under way */
 	bool is_stored;	     /* the manager has all of them */
 	bool is_spoilt;	     /* what it gave was not all good */
@@ -38,7 +39,8 @@ struct fdstore {
 
 /* ---- the manager ---- */
 
-static void tell(const char *what, const char *name, const struct listeners *l)
+/* 0, or -errno: it does not know. */
+static int tell(const char *what, const char *name, const struct listeners *l)
 {
 	char state[STATE_BYTES];
 	int fds[LISTENERS_MAX];
@@ -50,6 +52,7 @@ static void tell(const char *what, const char *name, const struct listeners *l)
 	if (r < 0)
 		print_note("%s of %s: the service manager is not told: %s", what, name,
 			   strerror(-r));
+	return r;
 }
 
 static void store(struct kept *k)
@@ -57,23 +60,24 @@ static void store(struct kept *k)
 	char name[sizeof(NAME_BEGINS) + JOB_ID_BYTES];
 
 	snprintf(name, sizeof(name), NAME_BEGINS "%s", k->id);
-	tell("FDSTORE", name, &k->sockets);
-	k->is_stored = true;
+	k->is_stored = tell("FDSTORE", name, &k->sockets) == 0;
 }
 
-static void remove_all(struct kept *k)
+static int remove_all(struct kept *k)
 {
 	char name[sizeof(NAME_BEGINS) + JOB_ID_BYTES];
 
 	snprintf(name, sizeof(name), NAME_BEGINS "%s", k->id);
-	tell("FDSTOREREMOVE", name, &LISTENERS_EMPTY);
+	int r = tell("FDSTOREREMOVE", name, &LISTENERS_EMPTY);
 	k->is_stored = false;
+	return r;
 }
 
-static void give_up(struct kept *k)
+/* False: the manager does not know, and is to be told again. Nothing listens here meanwhile. */
+static bool give_up(struct kept *k)
 {
-	remove_all(k);
 	listeners_fini(&k->sockets);
+	return remove_all(k) == 0;
 }
 
 /* ---- what it gave ---- */
@@ -209,9 +213,16 @@ void fdstore_see(struct fdstore *s, const char *id)
 	if (!k)
 		return;
 	k->is_there = true;
-	if ((k->is_stored && !proc_has_ended(k->shim)) || job_load(&j, id, NULL) < 0 ||
-	    exchange(k, &j, &held, &k->shim, NULL) < 0)
+	if ((k->is_stored && !proc_has_ended(k->shim)) || clock_now_ns() < k->again_ns ||
+	    job_load(&j, id, NULL) < 0)
 		return;
+	const uint64_t asked_ns = clock_now_ns();
+	if (exchange(k, &j, &held, &k->shim, NULL) < 0) {
+		/* One that stands still, not one that is busy, which says so at once. */
+		if (clock_now_ns() - asked_ns > NS_PER_S)
+			k->again_ns = deadline_in_ms(PAUSE_MS);
+		return;
+	}
 	if (k->sockets.n && !are_same_sockets(&k->sockets, &held)) {
 		print_note("what the service manager has kept for job %s are not its ports, "
 			   "and is dropped",
@@ -231,10 +242,8 @@ void fdstore_end(struct fdstore *s)
 	size_t left = 0;
 
 	for (size_t i = 0; s && i < s->n; i++)
-		if (s->items[i].is_there)
+		if (s->items[i].is_there || !give_up(&s->items[i]))
 			s->items[left++] = s->items[i];
-		else
-			give_up(&s->items[i]);
 	if (s)
 		s->n = left;
 }

@@ -589,13 +589,14 @@ static int explain(const struct set *s, int r, const struct brumate_error *own,
 	return brumate_wrap(err, -m->why.code, "member %s", who);
 }
 
-/* A network or a machine that is lost closes no channel: a member has a limit of its own, which passes after ours. */
+/* A network or a machine that is lost closes no channel: a member has a limit of its own, which passes after ours, unless that
+ * is in weeks. */
 static void send_order(const struct set *s, struct member *m, const char *word)
 {
 	const int left_ms = deadline_left_ms(s->deadline_ns);
 
 	json_t *line = json_pack("{s:s,s:O}", "do", word, "parameters", m->parameters);
-	if (line && left_ms >= 0)
+	if (line && left_ms >= 0 && left_ms < INT32_MAX - BEYOND_TIME_MS)
 		json_object_set_new(line, "limit_ms",
 				    json_integer((json_int_t)left_ms + BEYOND_TIME_MS));
 	send_line(m, line);
