@@ -39,7 +39,7 @@ enum {
 	SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL,
 	PREFER_NODE = 1,       /* MPOL_PREFERRED */
 	HUGE_2MIB = 21u << 26, /* MFD_HUGE_2MB */
-	RECALL_MS = 500,       /* what is not released by then is not waited for */
+	RECALL_MS = 2000,      /* what is not released by then is not waited for */
 };
 
 struct pool {

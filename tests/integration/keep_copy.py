@@ -78,6 +78,7 @@ def a_copy_stays_while_nobody_needs_its_memory(bed):
     wait_until(lambda: bed.shim(job) and bed.operation("suspend", job)["unchanged_bytes"], "the next shim to use the copy")
     bed.operation("resume", job)
     expect(kept(bed, job), "the copy was not kept")
+    wait_until(lambda: bed.ask_broker("Info")["pool"]["memory_bytes"] >= LARGE_MIB * MIB, "the broker to know of the copy")
     summary = bed.operation("suspend", other)
     expect(summary["disk_bytes"] == 0, f"memory that was held for a running job was missed: {summary}")
     wait_until(lambda: not kept(bed, job), "the copy to be given back")
