@@ -320,7 +320,7 @@ static void wait_wanted(struct move *t)
 }
 
 /* The broker unmaps behind its copies, and has unmapped all only once it reports the end: until then the last one counts as
- * not copied, so that nobody is told that all is free. */
+ * not copied, as it is not free. */
 static void note_copied(struct move *t, uint64_t end_bytes, bool has_ended)
 {
 	uint64_t offset = 0;

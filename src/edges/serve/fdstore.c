@@ -73,7 +73,7 @@ static int remove_all(struct kept *k)
 	return r;
 }
 
-/* False: the manager does not know, and is to be told again. Nothing listens here meanwhile. */
+/* False: the manager has not got the message, which is to be sent again. Nothing listens here meanwhile. */
 static bool give_up(struct kept *k)
 {
 	listeners_fini(&k->sockets);
