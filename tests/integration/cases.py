@@ -654,8 +654,7 @@ class UserBed(Bed):
     made = 0
 
     def __init__(self, build, env=None):
-        UserBed.made += 1
-        self.uid = self.USER_FIRST + (os.getpid() * 32 + UserBed.made) % self.USERS
+        self.uid, self.uid_lock = self.take_uid()
         super().__init__(copy_for_users(build), env, uid=self.uid)
         self.kept = os.path.join(self.dir, ".local", "state", "brumate")
         self.runtime_dir = f"/tmp/brumate-{self.uid}"
@@ -666,6 +665,21 @@ class UserBed(Bed):
         self.own.update({"BRUMATE_STATE_DIR": os.path.join(self.kept, f"on-{os.uname().nodename}"),
                          "BRUMATE_RUNTIME_DIR": self.runtime_dir, "HOME": self.dir, "XDG_STATE_HOME": "",
                          "XDG_CONFIG_HOME": "", "XDG_RUNTIME_DIR": ""})
+
+    @classmethod
+    def take_uid(cls):
+        """One that no bed of a test beside this one has, nor one that was there a moment ago; and the lock that says so."""
+        locks = os.path.join(tempfile.gettempdir(), "brumate-test-users")
+        os.makedirs(locks, mode=0o700, exist_ok=True)
+        while True:
+            cls.made += 1
+            uid = cls.USER_FIRST + (os.getpid() * 32 + cls.made) % cls.USERS
+            lock = open(os.path.join(locks, str(uid)), "w", encoding="utf-8")  # pylint: disable=consider-using-with
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return uid, lock
+            except BlockingIOError:
+                lock.close()
 
     def launcher(self):
         return os.path.realpath(self.program("brumate-criu-launch"))
@@ -684,6 +698,7 @@ class UserBed(Bed):
     def close(self, wait_for_shims=True):
         left = super().close()
         shutil.rmtree(self.runtime_dir, ignore_errors=True)
+        self.uid_lock.close()
         return left
 
 
