@@ -58,7 +58,8 @@ static void stop(const char *path, pid_t pid)
 		return;
 	auto_close int fd = open(list, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	if (fd >= 0 && dprintf(fd, "%d\n", pid) > 0)
-		kill(pid, SIGSTOP);
+		/* To this thread, so that it does not run on until another one has taken the signal. */
+		pid == getpid() ? tgkill(pid, gettid(), SIGSTOP) : kill(pid, SIGSTOP);
 }
 
 static void delay_ms(long ms)
