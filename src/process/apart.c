@@ -13,6 +13,7 @@
 #include <linux/if.h>
 #include <linux/mount.h>
 #include <linux/rtnetlink.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -996,8 +997,8 @@ static int start_init(struct apart *a, const struct plan *plan, struct brumate_e
 	return r < 0 ? r : proc_identify(&a->init, a->init.pid, err);
 }
 
-static int start(struct apart *ret, const struct apart_view *view, bool is_bound,
-		 struct brumate_error *err)
+static int start_once(struct apart *ret, const struct apart_view *view, bool is_bound,
+		      struct brumate_error *err)
 {
 	auto_(plan_fini) struct plan plan = { .is_bound = is_bound };
 	auto_(apart_end) struct apart a = APART_NONE;
@@ -1012,15 +1013,41 @@ static int start(struct apart *ret, const struct apart_view *view, bool is_bound
 	return 0;
 }
 
+/* Since it was opened: proc_pid_mountinfo(5). */
+static bool have_mounts_changed(int mountinfo_fd)
+{
+	struct pollfd p = { .fd = mountinfo_fd, .events = POLLPRI };
+
+	return mountinfo_fd >= 0 && poll(&p, 1, 0) > 0;
+}
+
+/* Where something is mounted or unmounted meanwhile, what was planned fits no more: a folder would be shown as it is, in which nothing
+ * can be made. Containers that start and end are a few such changes a second. */
+static int start(struct apart *ret, const struct apart_view *view, bool is_bound,
+		 struct brumate_error *err)
+{
+	enum { TRIES_MAX = 20 };
+	bool changed = true;
+	int r = -EAGAIN;
+
+	for (int i = 0; i < TRIES_MAX && changed; i++) {
+		auto_close int mountinfo = open("/proc/self/mountinfo", O_RDONLY | O_CLOEXEC);
+
+		apart_end(ret);
+		*err = BRUMATE_ERROR_NONE;
+		r = start_once(ret, view, is_bound, err);
+		changed = have_mounts_changed(mountinfo);
+	}
+	return r;
+}
+
 /* Root of a user namespace may not have an overlay over all of it either. */
 int apart_start(struct apart *ret, const struct apart_view *view, struct brumate_error *err)
 {
+	*ret = APART_NONE;
 	int r = start(ret, view, false, err);
 
-	if (r != -EINVAL || geteuid() != 0)
-		return r;
-	*err = BRUMATE_ERROR_NONE;
-	return start(ret, view, true, err);
+	return r != -EINVAL || geteuid() != 0 ? r : start(ret, view, true, err);
 }
 
 void apart_end(struct apart *a)

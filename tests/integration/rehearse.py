@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 
+from as_root import needs_root
 from cases import EXIT_BAD_IMAGE, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_UNSUPPORTED, EXIT_USAGE, STEPPING, DeviceNode, \
     as_user, case, expect, main, pids, read_link, read_text, run, wait_until
 from checkpoints import image
@@ -61,6 +62,23 @@ def of_a_users_job(bed):
     bed.expect_whole(job, log)
     bed.operation("checkpoint", job)
     rehearsed(bed, "train" if bed.job(job)["name"] == checkpoint else bed.job(job)["checkpoint"])
+
+
+@case
+@as_user
+def while_something_is_mounted(bed):
+    """As by a container that starts. What is planned for the place apart is of the mounts that were there before."""
+    needs_root()
+    job, log = bed.counter("train", mib=16)
+    checkpoint = bed.operation("checkpoint", job, "--leave-running")["checkpoint"]
+    at = os.path.join(bed.dir, "mounted")
+    os.mkdir(at)
+    bed.mounts.append(at)
+    with bed.held_at("apart.clone", "rehearse", checkpoint) as rehearsal:
+        run(["mount", "-t", "tmpfs", "tmpfs", at])
+    code, _, err = rehearsal.end()
+    expect(code == 0, f"exit {code}: {err}")
+    bed.expect_whole(job, log)
 
 
 @case
