@@ -363,9 +363,10 @@ static int set_restore(const struct invocation *in, struct brumate_error *err)
 			    &decided, err);
 	if (r < 0)
 		return brumate_wrap(err, r, "set %s", name);
-	set_forget(&w);
+	/* The record stays where the shim of a member that is not back yet has to find it. */
 	if (tell_late_failures(&s, "the others are back"))
 		return brumate_fail(err, EIO, "set %s: not all of its members are back", name);
+	set_forget(&w);
 	return print_result(in, &s, name, err);
 }
 
