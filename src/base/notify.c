@@ -10,6 +10,8 @@
 #include <sys/un.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/packet.h"
 
 /* Its length; 0: there is none. */
 static socklen_t find_manager(struct sockaddr_un *ret)
@@ -35,31 +37,14 @@ bool notify_is_wanted(void)
 
 int notify_manager(const char *state, const int *fds, size_t n)
 {
-	union {
-		struct cmsghdr header;
-		char room[CMSG_SPACE(NOTIFY_FDS_MAX * sizeof(int))];
-	} control = { .room = { 0 } };
 	struct sockaddr_un address;
-	struct iovec text = { .iov_base = (char *)state, .iov_len = strlen(state) };
-	struct msghdr message = { .msg_name = &address,
-				  .msg_namelen = find_manager(&address),
-				  .msg_iov = &text,
-				  .msg_iovlen = 1 };
+	const socklen_t len = find_manager(&address);
 
-	if (!message.msg_namelen)
+	if (!len)
 		return -ENOENT;
-	if (n > NOTIFY_FDS_MAX)
-		return -E2BIG;
-	if (n) {
-		message.msg_control = &control;
-		message.msg_controllen = CMSG_SPACE(n * sizeof(int));
-		control.header = (struct cmsghdr){ .cmsg_level = SOL_SOCKET,
-						   .cmsg_type = SCM_RIGHTS,
-						   .cmsg_len = CMSG_LEN(n * sizeof(int)) };
-		memcpy(CMSG_DATA(&control.header), fds, n * sizeof(int));
-	}
 	auto_close int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	if (fd < 0 || sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+	if (fd < 0 || connect(fd, (struct sockaddr *)&address, len) < 0)
 		return -errno;
-	return 0;
+	ssize_t sent = packet_send(fd, state, strlen(state), fds, n, deadline_in_ms(0));
+	return sent < 0 ? (int)sent : 0;
 }

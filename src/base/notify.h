@@ -8,7 +8,5 @@
 /** Whether there is one that takes news. */
 bool notify_is_wanted(void);
 
-enum { NOTIFY_FDS_MAX = 16 };
-
-/** Sends it @state ("READY=1"), with @n descriptors (borrowed), at most NOTIFY_FDS_MAX. 0; -ENOENT: there is none; -errno. Never waits. */
+/** Sends it @state ("READY=1"), with @n descriptors (borrowed), at most PACKET_FDS_MAX. 0; -ENOENT: there is none; -errno. Never waits. */
 int notify_manager(const char *state, const int *fds, size_t n);

@@ -235,38 +235,18 @@ bool listeners_have(const struct listeners *l, const char *name)
 	return false;
 }
 
-static size_t count_words(const char *names)
-{
-	size_t n = *names != '\0';
-
-	for (; *names; names++)
-		n += *names == ' ';
-	return n;
-}
-
-static bool is_word_of(const char *names, const char *name)
-{
-	const size_t len = strlen(name);
-	const char *at = names;
-
-	while ((at = strstr(at, name))) {
-		if ((at == names || at[-1] == ' ') && (at[len] == ' ' || !at[len]))
-			return true;
-		at += len;
-	}
-	return false;
-}
-
 bool listeners_are_at(const struct listeners *l, const char *names)
 {
-	for (size_t i = 0; i < l->n; i++) {
-		for (size_t k = 0; k < i; k++)
-			if (!strcmp(l->items[i].name, l->items[k].name))
-				return false;
-		if (!is_word_of(names, l->items[i].name))
+	auto_free char *copy = strdup(names);
+	char *rest = copy && *copy ? copy : NULL;
+	size_t n = 0;
+
+	if (!copy)
+		return false;
+	for (char *name; (name = strsep(&rest, " ")); n++)
+		if (!listeners_have(l, name))
 			return false;
-	}
-	return l->n == count_words(names);
+	return n == l->n;
 }
 
 /* ---- in the place of lost ones ---- */

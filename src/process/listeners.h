@@ -53,7 +53,7 @@ void listeners_names(char ret[static LISTENERS_BYTES], const struct listeners *l
 /** Whether one of them has the address @name. */
 bool listeners_have(const struct listeners *l, const char *name);
 
-/** Whether they are at the addresses of @names, as listeners_names() gave them, and at no other. */
+/** Whether they are at the addresses of @names, as listeners_names() gave them, each once, and at no other. */
 bool listeners_are_at(const struct listeners *l, const char *names);
 
 /** Resets the connections that wait at @l->items[@i]. */

@@ -11,6 +11,7 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/notify.h"
+#include "base/packet.h"
 #include "base/start.h"
 #include "cli/output.h"
 #include "client/shim.h"
@@ -20,7 +21,7 @@
 #define NAME_BEGINS "brumate-job-"
 
 enum { ANSWER_MS = 2000, PAUSE_MS = 30000, STATE_BYTES = 320, NAME_BYTES_MAX = 255 };
-_Static_assert((int)LISTENERS_MAX <= (int)NOTIFY_FDS_MAX, "one datagram has all of a job");
+_Static_assert((int)LISTENERS_MAX <= (int)PACKET_FDS_MAX, "one datagram has all of a job");
 
 struct kept {
 	char id[JOB_ID_BYTES];
