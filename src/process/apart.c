@@ -118,6 +118,7 @@ struct mounted {
 	char *path; /* owned */
 	char type[64];
 	unsigned id;
+	bool is_out_of_reach; /* we may not look into a folder above it */
 };
 
 struct mounts {
@@ -207,14 +208,16 @@ static int read_mounts(struct mounts *ret)
 	return r;
 }
 
-/* One that another is mounted over cannot be seen. */
-static bool is_seen(const struct mounted *m)
+/* One that another is mounted over cannot be seen. One that is out of reach is there all the same: the kernel makes no overlay
+ * of a folder that has it in it. */
+static bool is_there(struct mounted *m)
 {
 	struct statx st;
 
-	return statx(AT_FDCWD, m->path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT | AT_SYMLINK_NOFOLLOW,
-		     STATX_MNT_ID, &st) == 0 &&
-	       st.stx_mask & STATX_MNT_ID && st.stx_mnt_id == m->id;
+	if (statx(AT_FDCWD, m->path, AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT | AT_SYMLINK_NOFOLLOW,
+		  STATX_MNT_ID, &st) < 0)
+		return m->is_out_of_reach = errno == EACCES;
+	return st.stx_mask & STATX_MNT_ID && st.stx_mnt_id == m->id;
 }
 
 /* ---- how each mount is shown ---- */
@@ -234,8 +237,8 @@ static bool is_wanted(const struct apart_view *view, const char *path)
 	return false;
 }
 
-/* Takes out those that cannot be seen. Who may not answer is not asked. */
-static void keep_seen(struct mounts *m, const struct apart_view *view)
+/* Takes out those that are covered. Who may not answer is not asked. */
+static void keep_uncovered(struct mounts *m, const struct apart_view *view)
 {
 	size_t n = 0;
 
@@ -244,7 +247,7 @@ static void keep_seen(struct mounts *m, const struct apart_view *view)
 		bool is_silent = apart_kind_of(one->type, one->path) == APART_FAR &&
 				 !is_wanted(view, one->path);
 
-		if (is_silent || is_seen(one))
+		if (is_silent || is_there(one))
 			m->items[n++] = *one;
 		else
 			free(one->path);
@@ -256,6 +259,8 @@ static enum apart_kind choose_kind(const struct planning *p, const struct mounte
 {
 	enum apart_kind kind = apart_kind_of(m->type, m->path);
 
+	if (m->is_out_of_reach)
+		return APART_LEFT_OUT;
 	if (kind == APART_FAR)
 		return is_wanted(p->view, m->path) ? APART_OVERLAY : APART_LEFT_OUT;
 	return kind;
@@ -663,7 +668,7 @@ static int plan_mounts(struct plan *plan, const struct apart_view *view)
 {
 	auto_(mounts_fini) struct mounts mounts = MOUNTS_EMPTY;
 	int r = read_mounts(&mounts);
-	keep_seen(&mounts, view);
+	keep_uncovered(&mounts, view);
 	auto_free enum apart_kind *kinds = calloc(mounts.n + 1, sizeof(*kinds));
 	const struct planning p = { plan, view, &mounts, kinds };
 

@@ -6,8 +6,10 @@ named; what runs does not notice, whatever becomes of the rehearsal."""
 import glob
 import os
 import re
+import shutil
 import signal
 import socket
+import tempfile
 
 from as_root import needs_root
 from cases import EXIT_BAD_IMAGE, EXIT_FAILED, EXIT_NOT_FOUND, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_UNSUPPORTED, EXIT_USAGE, STEPPING, DeviceNode, \
@@ -79,6 +81,27 @@ def while_something_is_mounted(bed):
     code, _, err = rehearsal.end()
     expect(code == 0, f"exit {code}: {err}")
     bed.expect_whole(job, log)
+
+
+@case
+@as_user
+def beside_mounts_he_may_not_see(bed):
+    """As of root's containers below /tmp. No overlay can be made of a folder that has mounts in it."""
+    needs_root()
+    hidden = tempfile.mkdtemp(prefix="brumate-test-hidden-")
+    try:
+        for name, kind in (("memory", "tmpfs"), ("pts", "devpts")):
+            at = os.path.join(hidden, name)
+            os.mkdir(at)
+            bed.mounts.append(at)
+            run(["mount", "-t", kind, kind, at])
+        job, log = bed.counter("train", mib=16)
+        rehearsed(bed, bed.operation("checkpoint", job, "--leave-running")["checkpoint"])
+        bed.expect_whole(job, log)
+    finally:
+        while bed.mounts:
+            run(["umount", "-l", bed.mounts.pop()])
+        shutil.rmtree(hidden)
 
 
 @case
