@@ -510,10 +510,14 @@ static void watch_pressure(struct preparer *p)
 /* The sooner pressure returns, the longer the pause. */
 static void note_pressure(struct preparer *p, uint64_t free_bytes)
 {
+	const bool is_news = free_bytes || deadline_left_ms(p->pressed.until_ns) == 0;
+
 	extend_pause(&p->pressed, PRESSED_LEAST_MS, PRESSED_MOST_MS);
-	if (free_bytes)
-		log_info("memory is short: what was ready for copies is given back bytes=%llu",
-			 (unsigned long long)free_bytes);
+	if (is_news)
+		log_info("memory is short: what was ready for copies is given back, and none is "
+			 "made ready: "
+			 "bytes=%llu ms=%u",
+			 (unsigned long long)free_bytes, p->pressed.ms);
 }
 
 /* ---- GPUs that are open ---- */

@@ -6,7 +6,7 @@ import os
 import signal
 
 from bench_jobs import bench_job, check, told
-from cases import MIB, case, expect, main, wait_until
+from cases import MIB, Failed, Skipped, case, expect, main, read_text, wait_until
 
 JOB_MIB = 320
 CONTEXT_MIB = 64
@@ -14,7 +14,13 @@ SMALL_GPU = {"BRUMATE_SIM_VRAM_MIB": "768", "BRUMATE_SIM_CTX_MIB": str(CONTEXT_M
 
 
 def wait_ready(bed):
-    wait_until(lambda: bed.ready_bytes() >= JOB_MIB * MIB, "memory for the job's copy is ready", seconds=90)
+    """The broker makes nothing ready for half a minute or more once the kernel says that memory is short."""
+    try:
+        wait_until(lambda: bed.ready_bytes() >= JOB_MIB * MIB, "memory for the job's copy is ready", seconds=90)
+    except Failed as e:
+        if "memory is short" in read_text(os.path.join(bed.own["BRUMATE_LOG_DIR"], "broker.log")):
+            raise Skipped("this machine's memory is short: tasks wait for it") from e
+        raise
 
 
 @case
@@ -118,7 +124,7 @@ def whoever_is_killed_the_job_misses_none(bed):
 def not_while_the_gpu_is_nearly_full(bed):
     bed.own.update(SMALL_GPU)
     job, log = bench_job(bed, mib=768 - CONTEXT_MIB - 32)
-    wait_until(lambda: bed.ready_bytes() >= JOB_MIB * MIB, "memory for the job's copy is ready", seconds=90)
+    wait_ready(bed)
     expect(not is_open(bed, job) and not bed.brokers_mib(), "a GPU that is nearly full was opened")
     bed.end(job)
 
