@@ -24,7 +24,7 @@
 /* Where XSAVE says which components are not as they are at first (Intel SDM, volume 1, 13.4.2). */
 enum { BITMAP_AT = 512, AREA_BYTES = BITMAP_AT + 64 };
 
-enum { SETTLE_MS = 1000, STEP_US = 500 };
+enum { SETTLE_MS = 2000, STEP_US = 500, FIRST_STEPS = 8 };
 
 uint64_t registers_lost(const void *area, size_t len_bytes, uint64_t saved)
 {
@@ -48,22 +48,72 @@ static int read_lost(pid_t tid, uint64_t saved, uint64_t *ret)
 	return 0;
 }
 
+struct components {
+	uint64_t saved, *lost;
+};
+
+static int has_none(pid_t tid, void *arg)
+{
+	const struct components *c = arg;
+	int r = read_lost(tid, c->saved, c->lost);
+
+	return r < 0 ? r : !*c->lost;
+}
+
+struct settling {
+	pid_t tid;
+	struct components of;
+	uint64_t deadline_ns;
+	enum tracee_stop at;
+};
+
+static bool may_go_on(const struct settling *s)
+{
+	return *s->of.lost && s->at == TRACEE_INTERRUPTED && clock_now_ns() < s->deadline_ns;
+}
+
+/* Finds a pause that is long: steps of one length might meet a loop of the thread in the same place each time. */
+static int step_on(struct settling *s, unsigned n_steps)
+{
+	int r = 0;
+
+	for (unsigned n = 0; r == 0 && n < n_steps && may_go_on(s); n++) {
+		r = tracee_step(s->tid, STEP_US / 4 + n * 37 % STEP_US, &s->at);
+		if (r == 0)
+			r = read_lost(s->tid, s->of.saved, s->of.lost);
+	}
+	return r;
+}
+
+/* Finds one of a few instructions, if it is near. */
+static int walk_on(struct settling *s, uint64_t ns)
+{
+	const uint64_t until_ns = clock_now_ns() + ns;
+
+	if (!may_go_on(s))
+		return 0;
+	int r = tracee_walk(s->tid, until_ns < s->deadline_ns ? until_ns : s->deadline_ns, has_none,
+			    &s->of, &s->at);
+	return r < 0 ? r : 0;
+}
+
 /* What a thread holds while it waits in the kernel it will hold when it comes back. Returns 1 if @lost of it is left. */
 static int settle(pid_t tid, uint64_t saved, uint64_t deadline_ns, uint64_t *lost)
 {
-	enum tracee_stop at = TRACEE_INTERRUPTED;
+	struct settling s = { tid, { saved, lost }, deadline_ns, TRACEE_INTERRUPTED };
 	int r = read_lost(tid, saved, lost);
 
 	if (r < 0 || !*lost)
 		return r;
 	if ((r = tracee_is_in_call(tid)) != 0)
 		return r;
-	/* Steps of one length may meet a loop of the thread in the same place each time. */
-	for (unsigned n = 0;
-	     r == 0 && *lost && at == TRACEE_INTERRUPTED && clock_now_ns() < deadline_ns; n++) {
-		r = tracee_step(tid, STEP_US / 4 + n * 37 % STEP_US, &at);
+	/* As long for the one as for the other, and each time for longer. */
+	for (unsigned n = FIRST_STEPS; r == 0 && may_go_on(&s); n *= 2) {
+		const uint64_t start_ns = clock_now_ns();
+
+		r = step_on(&s, n);
 		if (r == 0)
-			r = read_lost(tid, saved, lost);
+			r = walk_on(&s, clock_now_ns() - start_ns);
 	}
 	return r < 0 ? r : *lost != 0;
 }

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 
 enum { VDSO_BYTES = 8192, AUXV_BYTES_MAX = 4096 };
 
@@ -209,6 +210,16 @@ static int unblock_signals(pid_t tid, uint64_t mask)
 
 /* ---- a step ---- */
 
+static int peek(pid_t tid, uint64_t address, uint64_t *ret)
+{
+	errno = 0;
+	long word = ptrace(PTRACE_PEEKDATA, tid, (void *)address, NULL);
+	if (errno)
+		return -errno;
+	*ret = (uint64_t)word;
+	return 0;
+}
+
 #if defined(__x86_64__)
 
 /* It is about to make a call: has it not make it, but be about to begin it. */
@@ -249,23 +260,87 @@ static int take_step(pid_t tid, unsigned us, enum tracee_stop *ret)
 	return is_call ? go_back(tid) : stand_still(tid);
 }
 
-int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret)
+/* All but those that a thread brings upon itself: blocked, they would end the process. */
+static int block_others(pid_t tid, uint64_t *before)
 {
-	/* Those that a thread brings upon itself: blocked, they would end the process. */
 	static const int own[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS };
 	registers regs;
-	uint64_t mask, but = 0;
+	uint64_t but = 0;
 	int r = get_registers(tid, &regs);
 
 	for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++)
 		but |= 1ull << (own[i] - 1);
-	if (r == 0)
-		r = block_signals(tid, but, &mask);
+	return r < 0 ? r : block_signals(tid, but, before);
+}
+
+int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret)
+{
+	uint64_t mask;
+	int r = block_others(tid, &mask);
+
 	if (r < 0)
 		return r;
 	r = take_step(tid, us, ret);
 	int back = unblock_signals(tid, mask);
 	return r < 0 ? r : back;
+}
+
+/* Whether its next instruction is a system call: in 64-bit code, or as 32-bit code makes one. 1, 0, -errno. */
+static int is_before_call(pid_t tid)
+{
+	static const uint8_t calls[][CALL_BYTES] = { { 0x0f, 0x05 },
+						     { 0x0f, 0x34 },
+						     { 0xcd, 0x80 } };
+	registers regs;
+	uint64_t word;
+	int r = get_registers(tid, &regs);
+
+	if (r == 0)
+		r = peek(tid, regs.rip, &word);
+	for (size_t i = 0; r == 0 && i < sizeof(calls) / sizeof(calls[0]); i++)
+		r = !memcmp(&word, calls[i], CALL_BYTES);
+	return r;
+}
+
+/* Whether it has made one instruction, and nothing else has stopped it. 1, 0, -errno. */
+static int make_instruction(pid_t tid)
+{
+	siginfo_t info;
+	int status;
+
+	if (ptrace(PTRACE_SINGLESTEP, tid, NULL, NULL) < 0)
+		return -errno;
+	int r = wait_for(tid, &status);
+	if (r < 0)
+		return r;
+	return status >> 16 == 0 && WSTOPSIG(status) == SIGTRAP &&
+	       ptrace(PTRACE_GETSIGINFO, tid, NULL, &info) == 0 && info.si_code == TRAP_TRACE;
+}
+
+int tracee_walk(pid_t tid, uint64_t deadline_ns, int (*is_enough)(pid_t tid, void *arg), void *arg,
+		enum tracee_stop *ret)
+{
+	uint64_t mask;
+	int r = block_others(tid, &mask), enough = 0;
+
+	if (r < 0)
+		return r;
+	*ret = TRACEE_INTERRUPTED;
+	while (!enough && clock_now_ns() < deadline_ns) {
+		if ((r = is_before_call(tid)) != 0) {
+			*ret = TRACEE_AT_CALL;
+			break;
+		}
+		if ((r = make_instruction(tid)) <= 0) {
+			*ret = TRACEE_ELSEWHERE;
+			break;
+		}
+		enough = is_enough(tid, arg);
+	}
+	if (r >= 0)
+		r = stand_still(tid);
+	int back = unblock_signals(tid, mask);
+	return r < 0 ? r : back < 0 ? back : enough;
 }
 
 int tracee_is_in_call(pid_t tid)
@@ -283,6 +358,12 @@ int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret)
 	return -ENOTSUP;
 }
 
+int tracee_walk(pid_t tid, uint64_t deadline_ns, int (*is_enough)(pid_t tid, void *arg), void *arg,
+		enum tracee_stop *ret)
+{
+	return -ENOTSUP;
+}
+
 int tracee_is_in_call(pid_t tid)
 {
 	return -ENOTSUP;
@@ -291,16 +372,6 @@ int tracee_is_in_call(pid_t tid)
 #endif
 
 /* ---- a system call ---- */
-
-static int peek(pid_t tid, uint64_t address, uint64_t *ret)
-{
-	errno = 0;
-	long word = ptrace(PTRACE_PEEKDATA, tid, (void *)address, NULL);
-	if (errno)
-		return -errno;
-	*ret = (uint64_t)word;
-	return 0;
-}
 
 /* What a thread that is in the middle of a restartable sequence (rseq(2)) has the kernel know of it. Elsewhere than there, the kernel
  * takes it for over. */

@@ -23,6 +23,13 @@ enum tracee_stop {
 /** Lets it run for at most @us, and no further than to its next system call. @ret is what it stopped at. 0, -errno. */
 int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret);
 
+/**
+ * Lets it run instruction by instruction until @is_enough() of the thread is not 0, at most until @deadline_ns, and no further than
+ * to its next system call. 0: none was enough; else what @is_enough() returned, or -errno. @ret is what it stopped at.
+ */
+int tracee_walk(pid_t tid, uint64_t deadline_ns, int (*is_enough)(pid_t tid, void *arg), void *arg,
+		enum tracee_stop *ret);
+
 /** Whether it was interrupted in a system call. 1, 0, -errno. */
 int tracee_is_in_call(pid_t tid);
 

@@ -9,18 +9,22 @@
 #include "criu-plugin/tracee.h"
 #include "sanitized.h"
 
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/fd.h"
 
 /* ---- bytes ---- */
@@ -77,6 +81,7 @@ static pid_t start(void (*fn)(void))
 	pid = fork();
 	CHECK(pid >= 0);
 	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		while (!atomic_load(&shared[1])) /* not before it is traced, as it may end soon */
 			;
 		fn();
@@ -117,16 +122,20 @@ static void call(void)
 	}
 }
 
-/* It may have been stopped in one, and not have run since: then a step does not begin where the caller of one lets it. */
-static void leave_call(pid_t pid)
+static void run_on(pid_t pid)
 {
 	int status;
 
-	while (tracee_is_in_call(pid) != 0) {
-		CHECK(ptrace(PTRACE_CONT, pid, NULL, NULL) == 0);
-		CHECK(ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) == 0);
-		CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status));
-	}
+	CHECK(ptrace(PTRACE_CONT, pid, NULL, NULL) == 0);
+	CHECK(ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) == 0);
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status));
+}
+
+/* It may have been stopped in one, and not have run since: then a step does not begin where the caller of one lets it. */
+static void leave_call(pid_t pid)
+{
+	while (tracee_is_in_call(pid) != 0)
+		run_on(pid);
 }
 
 static void test_steps_to_calls(void)
@@ -145,6 +154,47 @@ static void test_steps_to_calls(void)
 		CHECK(tracee_is_in_call(pid) == 0);
 	}
 	CHECK(n_at_calls > 0);
+	let_end(pid);
+	CHECK(atomic_load(shared) == 300000);
+}
+
+/* The one that it stands before. */
+static void make_call(pid_t pid)
+{
+	int status;
+
+	for (int edge = 0; edge < 2; edge++) {
+		CHECK(ptrace(PTRACE_SYSCALL, pid, NULL, NULL) == 0);
+		CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status));
+	}
+	CHECK(ptrace(PTRACE_INTERRUPT, pid, NULL, NULL) == 0);
+	CHECK(ptrace(PTRACE_CONT, pid, NULL, NULL) == 0);
+	CHECK(waitpid(pid, &status, 0) == pid && WIFSTOPPED(status));
+}
+
+static int is_never_enough(pid_t pid, void *arg)
+{
+	(*(unsigned *)arg)++;
+	return 0;
+}
+
+static void test_walks_to_calls(void)
+{
+	enum tracee_stop at = TRACEE_ELSEWHERE;
+	pid_t pid = start(call);
+	unsigned n_instructions = 0;
+
+	leave_call(pid);
+	for (int i = 0; i < 100; i++) {
+		unsigned n = 0;
+		unsigned long long before = atomic_load(shared);
+		CHECK(tracee_walk(pid, deadline_in_ms(20000), is_never_enough, &n, &at) == 0);
+		CHECK(at == TRACEE_AT_CALL);
+		n_instructions += n;
+		CHECK(atomic_load(shared) - before <= 1 && tracee_is_in_call(pid) == 0);
+		make_call(pid);
+	}
+	CHECK(n_instructions > 0);
 	let_end(pid);
 	CHECK(atomic_load(shared) == 300000);
 }
@@ -227,6 +277,41 @@ static void fill_and_clear(void)
 		for (volatile int i = 0; i < 300000; i++)
 			;
 	}
+}
+
+/* A pause of one instruction. */
+static void fill_nearly_always(void)
+{
+	for (;;) {
+		fill();
+		atomic_fetch_add(shared, 1);
+		for (volatile int i = 0; i < 300; i++)
+			;
+		clear();
+	}
+}
+
+static int has_no_avx(pid_t pid, void *arg)
+{
+	const uint64_t saved = REGISTERS_SAVED & ~(uint64_t)AVX;
+	uint64_t area[80] = { 0 };
+	struct iovec io = { area, sizeof(area) };
+
+	CHECK(ptrace(PTRACE_GETREGSET, pid, (void *)NT_X86_XSTATE, &io) == 0);
+	return !registers_lost(area, io.iov_len, saved);
+}
+
+static void test_short_pauses(void)
+{
+	enum tracee_stop at = TRACEE_ELSEWHERE;
+	pid_t pid = start(fill_nearly_always);
+
+	for (int i = 0; i < 20; i++) {
+		CHECK(tracee_walk(pid, deadline_in_ms(20000), has_no_avx, NULL, &at) == 1);
+		CHECK(at == TRACEE_INTERRUPTED && has_no_avx(pid, NULL)); /* it stands still */
+		CHECK(tracee_step(pid, 100, &at) == 0 && at == TRACEE_INTERRUPTED);
+	}
+	kill_it(pid);
 }
 
 static void hold(void)
@@ -330,11 +415,13 @@ static void test_traced(void)
 	shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	CHECK(shared != MAP_FAILED);
 	test_steps_to_calls();
+	test_walks_to_calls();
 	calls_are_made_in(count);
 	calls_are_made_in(sleep_once);
 	calls_are_made_in(call);
 	if (__builtin_cpu_supports("avx2"))
 		test_components();
+	test_short_pauses();
 	test_permission();
 }
 
