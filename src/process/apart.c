@@ -208,7 +208,7 @@ static int read_mounts(struct mounts *ret)
 	return r;
 }
 
-/* One that another is mounted over cannot be seen. One that is out of reach is there all the same: the kernel makes no overlay
+/* One that another is mounted over cannot be seen. One that is out of reach is there nevertheless: the kernel makes no overlay
  * of a folder that has it in it. */
 static bool is_there(struct mounted *m)
 {
