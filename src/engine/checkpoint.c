@@ -508,6 +508,9 @@ static int dump(struct op *op, struct brumate_error *err)
 	park_detach(&op->data); /* a connection to outside could not be dumped */
 	op->checkpoint.criu_start_ns = clock_now_ns();
 	progress_measure(&op->progress, measure_image, op, op->image_bytes);
+	/* CRIU works by one thread. A job that goes on only waits for it, and its images may be the user's until it is done. */
+	if (!op->request->leave_running && !op->images.user.uid)
+		store_hash_closed(&op->checkpoint.writer, "criu");
 	int r = criu_dump_run(op->checkpoint.dump, &result, err);
 	close_criu(op);
 	if (r == 0 && op->request->leave_running)

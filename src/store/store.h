@@ -18,6 +18,7 @@
 #include "image/manifest.h"
 
 struct authority;
+struct closed_files;
 struct signing_key;
 
 #define STORE_MANIFEST_NAME MANIFEST_FILE_NAME
@@ -33,6 +34,7 @@ struct store_writer {
 	const struct store_key *key;
 	const struct signing_key *signing; /* signs the manifest; NULL: not signed; borrowed */
 	struct store_hashing *hashing;	   /* under way, or done */
+	struct closed_files *closed;	   /* hashed while others are written */
 };
 #define STORE_WRITER_EMPTY ((struct store_writer){ .store_fd = -1, .dir_fd = -1 })
 
@@ -62,6 +64,13 @@ typedef int (*store_progress_fn)(void *arg, uint64_t done_bytes, uint64_t total_
  */
 int store_commit(struct store_writer *w, struct manifest *m, store_progress_fn progress, void *arg,
 		 struct brumate_error *err);
+
+/**
+ * Starts the work of store_commit() on files in a thread, one by one as they are closed in directory @name of the checkpoint, which
+ * only we write to, or programs with our own rights. store_hash_ahead() does the rest, and is called when all are written. If images
+ * are to be encrypted, or the kernel does not tell, nothing is done here. @w must not move until then.
+ */
+void store_hash_closed(struct store_writer *w, const char *name);
 
 /**
  * Starts the work of store_commit() on files in a thread, for those that exist at this time, except memory.

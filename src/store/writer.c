@@ -10,6 +10,7 @@
 #include "base/paths.h"
 #include "base/thread.h"
 #include "store/authentic.h"
+#include "store/closed-files.h"
 #include "store/image.h"
 #include "store/file-tree.h"
 
@@ -305,6 +306,33 @@ static int ask_going_on(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 	return h->stop ? -ECANCELED : 0;
 }
 
+void store_hash_closed(struct store_writer *w, const char *name)
+{
+	if (!w->key && !w->closed)
+		closed_files_begin(&w->closed, w->dir_fd, name, seal_file, w);
+}
+
+/* Takes over what was hashed while others were written, and is still the same. */
+static int take_closed(struct store_hashing *h)
+{
+	auto_(closed_files_free) struct closed_files *closed = take_ptr(&h->writer->closed);
+	int r = closed ? closed_files_end(closed, &h->err) : 0;
+
+	for (size_t i = 0; closed && r == 0 && i < h->tree.n_files; i++) {
+		struct disk_file *f = &h->tree.files[i];
+		const struct hashed_file *is = &h->files[i];
+		const struct closed_file *was = closed_files_find(closed, f->path);
+
+		if (!was || was->len_bytes != f->len_bytes || was->inode != is->inode ||
+		    was->changed.tv_sec != is->changed.tv_sec ||
+		    was->changed.tv_nsec != is->changed.tv_nsec)
+			continue;
+		f->digest = was->digest;
+		f->is_hashed = true;
+	}
+	return r;
+}
+
 static void *hash_in_thread(void *arg)
 {
 	struct store_hashing *h = arg;
@@ -316,6 +344,8 @@ static void *hash_in_thread(void *arg)
 	drop_memory(&h->tree);
 	h->tree.will_sync = true;
 	h->r = note_files(h);
+	if (h->r == 0)
+		h->r = take_closed(h);
 	if (h->r == 0)
 		h->r = file_tree_hash(&h->tree, dir_fd, seal_file, h->writer, ask_going_on, h,
 				      &h->err);
@@ -352,7 +382,7 @@ static int take_hashed(struct store_writer *w, struct file_tree *t, struct bruma
 	struct store_hashing *h = take_ptr(&w->hashing);
 
 	if (!h)
-		return 0;
+		return w->closed ? closed_files_end(w->closed, err) : 0;
 	pthread_join(h->thread, NULL);
 	int r = h->r;
 	if (r < 0 && err)
@@ -552,6 +582,7 @@ void store_next_id(char id[static MANIFEST_ID_BYTES])
 void store_abort(struct store_writer *w)
 {
 	stop_hashing(w);
+	closed_files_free(take_ptr(&w->closed));
 	/* The lock is held until the directory is removed: otherwise a sweeper would remove it at the same time. */
 	if (w->path && !w->committed)
 		remove_tree(w->store_fd, strrchr(w->path, '/') + 1);

@@ -73,6 +73,8 @@ static inline void put_data(struct store_writer *w)
 	auto_close int criu = store_mkdir(w, "criu", NULL);
 
 	CHECK(criu >= 0);
+	if (hashes_ahead)
+		store_hash_closed(w, "criu");
 	memset(pages, 0x5a, sizeof(pages));
 	put_file(criu, "pages-1.img", pages, sizeof(pages));
 	put_file(criu, "inventory.img", "inventory", 9);

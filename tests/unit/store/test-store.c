@@ -108,6 +108,114 @@ static void test_hashed_ahead(void)
 	CHECK(!is_there(at(".ahead.partial")));
 }
 
+static void await_seal(const char *path)
+{
+	while (mode_of(path) != 0600)
+		usleep(1000);
+}
+
+/* Other bytes, and neither another length nor another time. */
+static void change_unseen(int dir_fd, const char *name, const char *text)
+{
+	struct stat st;
+	auto_close int fd = openat(dir_fd, name, O_WRONLY | O_CLOEXEC);
+
+	CHECK(fd >= 0 && fstat(fd, &st) == 0 && st.st_size == (off_t)strlen(text));
+	CHECK(fd_write_full(fd, text, strlen(text)) == 0);
+	CHECK(futimens(fd, (struct timespec[]){ st.st_atim, st.st_mtim }) == 0);
+}
+
+static bool has_digest_of(const struct manifest *m, const char *path, const char *text)
+{
+	struct digest d;
+
+	CHECK(digest_buffer(&d, text, strlen(text)) == 0);
+	for (size_t i = 0; i < m->n_files; i++)
+		if (!strcmp(m->files[i].path, path))
+			return !memcmp(&m->files[i].digest, &d, sizeof(d));
+	return false;
+}
+
+/* Whether the thread that hashes has been asked to end, which an eventfd of its tells. */
+static bool is_asked_to_end(void)
+{
+	for (int fd = 3; fd < 64; fd++) {
+		auto_free char *path = path_format("/proc/self/fdinfo/%d", fd);
+		auto_free char *text = NULL;
+		const char *count = path && file_read(AT_FDCWD, path, 4096, &text, NULL) == 0
+					    ? strstr(text, "eventfd-count:")
+					    : NULL;
+
+		if (count && strtol(count + strlen("eventfd-count:"), NULL, 16))
+			return true;
+	}
+	return false;
+}
+
+/* Files that are hashed when they are closed. The thread is held while it syncs one: of what comes after that nothing is hashed by it,
+ * and that another file was written to once more is known all the same. */
+static void test_hashed_when_closed(void)
+{
+	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
+	auto_(manifest_fini) struct manifest m = MANIFEST_EMPTY;
+	struct brumate_error err = BRUMATE_ERROR_NONE;
+	auto_free char *held = path_format("%s.held", fault_file);
+
+	CHECK(held && store_begin(&w, dir, "closed", &err) == 0);
+	auto_close int criu = store_mkdir(&w, "criu", &err);
+	store_hash_closed(&w, "criu");
+	put_file(criu, "kept.img", "kept", 4);
+	put_file(criu, "changed.img", "before", 6);
+	put_file(criu, "gone.img", "gone", 4);
+	await_seal(at(".closed.partial/criu/kept.img"));
+	await_seal(at(".closed.partial/criu/gone.img"));
+	arm("store.sync-file", "hold");
+	put_file(criu, "pages-1.img", "pages", 5);
+	while (!is_there(held))
+		usleep(1000);
+	change_unseen(criu, "changed.img", "after!");
+	CHECK(unlinkat(criu, "gone.img", 0) == 0);
+	put_file(criu, "last.img", "last", 4);
+	store_hash_ahead(&w);
+	while (!is_asked_to_end())
+		usleep(1000);
+	int fifo = open(held, O_WRONLY | O_CLOEXEC);
+	CHECK(fifo >= 0 && close(fifo) == 0);
+	CHECK(store_commit(&w, &m, NULL, NULL, &err) == 0);
+	CHECK(m.n_files == 4 && verify("closed", &err) == 0);
+	CHECK(has_digest_of(&m, "criu/kept.img", "kept"));
+	CHECK(has_digest_of(&m, "criu/changed.img", "after!"));
+	CHECK(has_digest_of(&m, "criu/last.img", "last"));
+	CHECK(store_remove(dir, "closed", NULL) == 0);
+
+	/* A disk that fails is not asked again: it may not say so twice. */
+	auto_(store_abort) struct store_writer failing = STORE_WRITER_EMPTY;
+	CHECK(store_begin(&failing, dir, "closed", &err) == 0);
+	arm("store.sync-file", "error:5");
+	hashes_ahead = true;
+	put_data(&failing);
+	hashes_ahead = false;
+	while (is_there(fault_file))
+		usleep(1000);
+	store_hash_ahead(&failing);
+	CHECK(store_commit(&failing, &m, NULL, NULL, &err) == -EIO);
+	store_abort(&failing);
+
+	/* A checkpoint that nobody hashes the rest of, and one that is given up. */
+	for (int i = 0; i < 2; i++) {
+		auto_(store_abort) struct store_writer other = STORE_WRITER_EMPTY;
+		auto_(manifest_fini) struct manifest its = MANIFEST_EMPTY;
+
+		CHECK(store_begin(&other, dir, "closed", &err) == 0);
+		hashes_ahead = true;
+		put_data(&other);
+		hashes_ahead = false;
+		CHECK(i || (store_commit(&other, &its, NULL, NULL, &err) == 0 &&
+			    verify("closed", &err) == 0 && store_remove(dir, "closed", NULL) == 0));
+	}
+	CHECK(!is_there(at(".closed.partial")));
+}
+
 static void test_abort(void)
 {
 	auto_(store_abort) struct store_writer w = STORE_WRITER_EMPTY;
@@ -473,9 +581,11 @@ static void test_free_bytes(void)
 int main(void)
 {
 	new_scratch();
+	begin_faults();
 	umask(0);
 	test_commit();
 	test_hashed_ahead();
+	test_hashed_when_closed();
 	test_abort();
 	test_cancel();
 	test_taken();
