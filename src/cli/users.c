@@ -22,8 +22,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -332,7 +334,62 @@ static int prepare_user(struct as_user *ret, const struct place *p, struct bruma
 	return user_groups(&ret->groups, &ret->n_groups, p->uid, p->gid, err);
 }
 
+/* Whether child @pid has ended, or does so in time, and is reaped. No signal ends one that waits for a user's file system. */
+static bool child_ends(pid_t pid, int *ret_status, uint64_t deadline_ns)
+{
+	auto_close int pid_fd = (int)syscall(SYS_pidfd_open, pid, 0);
+
+	if (pid_fd < 0 || fd_wait(pid_fd, POLLIN, deadline_ns) < 0)
+		return false;
+	while (waitpid(pid, ret_status, 0) < 0)
+		if (errno != EINTR)
+			return false;
+	return true;
+}
+
+/* After SIGKILL. */
+enum { KILLED_MS = 1000 };
+
 /* ---- looking ---- */
+
+/* Users of whom a child of an earlier look is there still, as no signal ends it: `metrics --listen` would have more of them
+ * with every look. */
+struct held_users {
+	uid_t *items;
+	size_t n;
+};
+
+static const char look_name[] = "brumate-look";
+
+static void held_users_fini(struct held_users *h)
+{
+	free(h->items);
+}
+DEFINE_AUTO_FINI(struct held_users, held_users_fini)
+
+static int find_held_users(struct held_users *ret)
+{
+	auto_free pid_t *children = NULL;
+	size_t n = 0;
+	int r = proc_children(getpid(), &children, &n);
+
+	for (size_t i = 0; r == 0 && i < n; i++) {
+		struct proc_info child;
+
+		if (proc_read(&child, children[i], NULL) == 0 && !strcmp(child.comm, look_name) &&
+		    !child_ends(children[i], NULL, 0))
+			r = array_add(ret->items, ret->n, child.uid);
+	}
+	return r;
+}
+
+static bool is_held(const struct held_users *h, uid_t uid)
+{
+	for (size_t i = 0; i < h->n; i++)
+		if (h->items[i] == uid)
+			return true;
+	return false;
+}
 
 /* A child that looks at the jobs of one instance. */
 struct look {
@@ -351,6 +408,7 @@ static void list_as_user(int fd, const struct place *p, const struct as_user *u,
 	auto_json json_t *reply = NULL;
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
+	prctl(PR_SET_NAME, look_name);
 	if (user_become(p->uid, p->gid, u->groups, u->n_groups) < 0)
 		return;
 	setrlimit(RLIMIT_CPU, &cpu);
@@ -450,8 +508,7 @@ static void look_end(struct places *all, struct look *l, uint64_t deadline_ns)
 	cleanup_close(&l->fd);
 	if (l->pid > 0) {
 		kill(l->pid, SIGKILL);
-		while (waitpid(l->pid, NULL, 0) < 0 && errno == EINTR)
-			;
+		child_ends(l->pid, NULL, deadline_in_ms(KILLED_MS));
 	}
 	auto_json json_t *reply = l->failed ? NULL : json_loadb(l->text, l->len, 0, NULL);
 	l->place->jobs = jobs_of(l, reply);
@@ -469,10 +526,19 @@ static int look_at_places(struct places *all, json_t *parameters, struct brumate
 
 	for (size_t done = 0; done < all->n && r == 0;) {
 		const uint64_t deadline_ns = deadline_in_ms(all->look_ms);
+		auto_(held_users_fini) struct held_users held = { 0 };
 		size_t n = 0;
 
-		for (; r == 0 && n < AT_ONCE && done + n < all->n; n++)
-			r = look_begin(&looks[n], &all->items[done + n], parameters, err);
+		r = find_held_users(&held);
+		if (r < 0)
+			return brumate_fail(err, -r, "/proc: %m");
+		for (; r == 0 && n < AT_ONCE && done + n < all->n; n++) {
+			struct place *p = &all->items[done + n];
+
+			looks[n] = (struct look){ .place = p, .fd = -1, .failed = true };
+			if (!is_held(&held, p->uid))
+				r = look_begin(&looks[n], p, parameters, err);
+		}
 		for (size_t i = 0; i < n; i++)
 			look_end(all, &looks[i], deadline_ns);
 		done += n;
@@ -668,8 +734,7 @@ static int run_as_user(int *ret_status, const struct place *p, char *const *argv
 	struct relayed relayed[2] = { { .fd = out_end, .to = stdout },
 				      { .fd = errors_end, .to = stderr } };
 	const bool ended = relay_all(relayed, pid, deadline_ns);
-	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
+	child_ends(pid, &status, ended ? DEADLINE_NEVER : deadline_in_ms(KILLED_MS));
 	if (!ended) {
 		brumate_fail(err, ETIMEDOUT,
 			     "the command for %s as user %s did not end, and was killed: it may "

@@ -4,13 +4,19 @@
 the kernel, and cannot be killed: the job may have to wait with CRIU, but nobody else waits, and each command says what for.
 The server is a process of its own, this file as "silent_files.py serve FD FILE": nobody who asks waits for itself."""
 
+import http.client
 import os
+import shutil
+import signal
 import struct
 import sys
+import time
 from contextlib import contextmanager
 
-from cases import NOBODY, STEPPING, Skipped, case, expect, main, read_text, run, wait_until
-from harness import Log
+from as_root import as_root, env_of_root, needs_root, ok
+from cases import NOBODY, STEPPING, Background, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
+from harness import Log, Program
+from servers import free_port
 
 LOOKUP, FORGET, GETATTR, OPEN, READ, STATFS, RELEASE, FLUSH, INIT, OPENDIR, BATCH_FORGET = 1, 2, 3, 14, 15, 17, 18, 25, 26, 27, 42
 INTERRUPT = 36
@@ -77,7 +83,8 @@ class SilentFiles:
         mounted = run(["mount", "-i", "-t", "fuse", "-o", options, "test", self.dir], pass_fds=[fd])
         if mounted.code:
             raise Skipped(f"no file system in user space can be mounted: {mounted.err}")
-        self.server = bed.start([sys.executable, "-u", os.path.abspath(__file__), "serve", fd, self.silence], "server", pass_fds=[fd])
+        # Root's, as users may not be able to read this file.
+        self.server = Program([sys.executable, "-u", os.path.abspath(__file__), "serve", fd, self.silence], os.path.join(bed.dir, "server.out"), pass_fds=[fd])
         os.close(fd)
 
     def is_silent_on(self, *opcodes):
@@ -289,6 +296,49 @@ def a_file_in_the_place_of_a_connection(bed):
         expect(code == 7 and "CRIU was killed by signal 9" in err, f"exit {code}: {err}")
         expect(f"silent {FLUSH}" in files.server.log.text(), "nobody took the file: this test proves nothing")
         bed.expect_state(job, "running")
+
+
+def scraped(port):
+    """What `metrics --listen` answers; nothing while it does not listen yet."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().read().decode()
+    except ConnectionRefusedError:
+        return ""
+    finally:
+        connection.close()
+
+
+@case
+@as_user
+def jobs_of_a_user_are_there(bed):
+    """Root looks for them as that user, in a child that no signal ends. The jobs of others are listed, and of such children there is one,
+    though root looks again and again."""
+    needs_root()
+    with UserBed(find_build()) as attacker, silent_files(attacker, attacker.uid) as files:
+        job, log = bed.counter(name="train", mib=4)
+        files.is_silent_on(LOOKUP, OPEN, OPENDIR)
+        program = shutil.copy("/bin/sleep", os.path.join(attacker.dir, "brumate-shim"))
+        named = attacker.start(["env", f"BRUMATE_STATE_DIR={files.dir}", program, "600"], "named")
+        wait_until(lambda: read_text(f"/proc/{named.pid}/comm") == "brumate-shim\n", "its name")
+        for command in (("ps", "--all-users", "-q"), ("metrics", "--all-users")):
+            done = ok(as_root(bed, *command))
+            expect(job in done.out and f"the jobs of user {attacker.uid} cannot be looked at" in done.err, done.why())
+        expect("silent" in files.server.log.text(), "nobody asked: this test proves nothing")
+        ok(as_root(bed, "suspend", f"{bed.uid}/{job}"))
+        ok(as_root(bed, "resume", f"{bed.uid}/{job}"))
+        port = free_port()
+        listening = Background([bed.brumate, "metrics", "--all-users", "--listen", f"127.0.0.1:{port}"], env_of_root(bed), cwd="/")
+        for _ in range(3):
+            wait_until(lambda: job in scraped(port), "an answer")
+            time.sleep(1)  # what was found counts for so long
+        children = read_text(f"/proc/{listening.process.pid}/task/{listening.process.pid}/children").split()
+        his = [pid for pid in children if f"\nUid:\t{attacker.uid}\t" in read_text(f"/proc/{pid}/status")]  # not those of tests beside this one
+        expect(len(his) == 1, f"of looks there are {his}")
+        listening.signal(signal.SIGTERM)
+        listening.end()
+        log.goes_on()
 
 
 if sys.argv[1:2] == ["serve"]:
