@@ -468,7 +468,19 @@ static bool look_read(struct look *l)
 	return true;
 }
 
-/* The jobs of a reply, of which only those count that are objects; whose they are is not theirs to say. */
+/* A user's program may answer in the place of a shim. What a job says of itself goes into lists that scripts read, and into
+ * names of series. */
+static bool is_a_job(json_t *job)
+{
+	if (!json_is_object(job) || !job_id_is_valid(text_of(job, "id")))
+		return false;
+	for (int i = 0; i < JOB_STATE__MAX; i++)
+		if (!strcmp(text_of(job, "state"), job_state_names[i]))
+			return true;
+	return false;
+}
+
+/* The jobs of a reply, of which only those count that can be some; whose they are is not theirs to say. */
 static json_t *jobs_of(const struct look *l, json_t *reply)
 {
 	json_t *jobs = json_object_get(reply, "jobs"), *all = json_array(), *job;
@@ -479,7 +491,7 @@ static json_t *jobs_of(const struct look *l, json_t *reply)
 		return NULL;
 	}
 	json_array_foreach (jobs, i, job) {
-		if (!json_is_object(job) || !json_is_string(json_object_get(job, "id")))
+		if (!is_a_job(job))
 			continue;
 		json_object_set_new(job, "user", json_string(l->place->user));
 		json_object_set_new(job, "uid", json_integer((json_int_t)l->place->uid));

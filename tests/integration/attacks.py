@@ -107,6 +107,56 @@ def a_job_that_is_there_twice(bed):
     log.goes_on()
 
 
+SHIM = """
+import fcntl, json, os, socket, sys
+folder, text = sys.argv[1], json.loads(sys.argv[2])
+lock = open(os.path.join(folder, "shim.lock"), "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(os.path.join(folder, "shim.sock"))
+listener.listen(64)
+print("listens", flush=True)
+while True:
+    asked = listener.accept()[0]
+    asked.recv(65536)
+    asked.sendall(json.dumps({"parameters": {"job": text}}).encode() + b"\\0")
+    print("asked", flush=True)
+    asked.close()
+"""
+PAINT = "\x1b[2J\u009b31m\u202e"
+
+
+@case
+@as_user
+def a_shim_that_says_what_it_likes(bed):
+    """What root's scripts read of `ps -q` are jobs, and root's terminal and metrics get neither lines nor colours of another's."""
+    needs_root()
+    job, log = bed.counter(name="train", mib=4)
+    jobs = os.path.join(bed.own["BRUMATE_STATE_DIR"], "jobs")
+    record = json.loads(read_text(os.path.join(jobs, job, "job.json")))
+    whole = {"name": f"n{PAINT}", "state": "running", "created": record["created"], "argv": [PAINT], "pid": 1, "processes": 1, "message": PAINT}
+    lies = {"aaaaaaaa": whole | {"id": f"x\n0/{job}"}, "bbbbbbbb": whole | {"id": "bbbbbbbb", "state": f"happy{PAINT}"}, "cccccccc": whole | {"id": "cccccccc"}}
+    fakes = []
+    for name, says in lies.items():
+        folder = os.path.join(jobs, name)
+        os.mkdir(folder, 0o700)
+        with open(os.path.join(folder, "job.json"), "w", encoding="utf-8") as file:
+            json.dump(record | {"id": name, "name": name, "state": "suspending"}, file)
+        run(["chown", "-R", str(bed.uid), folder])
+        fakes.append(bed.start(["/usr/bin/python3", "-c", SHIM, folder, json.dumps(says)], name))
+        fakes[-1].log.wait_for("^listens", 60)
+    for command in (("ps", "--all-users", "-q"), ("ps", "--all-users"), ("ps", "--all-users", "--format", "json"), ("metrics", "--all-users")):
+        done = ok(as_root(bed, *command))
+        wrong = [line for line in done.out.splitlines() if set(line) & set("\x1b\u009b\u202e") or "happy" in line or f"0/{job}" in line]
+        expect(not wrong, f"{command}: {wrong[:1]!a}")
+        expect(job in done.out and "cccccccc" in done.out, f"{command}: not all are there")
+    for fake in fakes:
+        expect("asked" in fake.log.text(), "nobody asked it: this test proves nothing")
+        os.killpg(fake.pid, signal.SIGKILL)
+    run(["rm", "-rf", *(os.path.join(jobs, name) for name in lies)])
+    log.goes_on()
+
+
 # What a job of his gets of root's.
 
 KEYS = """

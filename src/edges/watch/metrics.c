@@ -6,20 +6,25 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/plain.h"
 #include "job/record.h"
 #include "wire/wire.h"
 
-/* A value may hold any text that its user chose; it can end neither the value nor the line. */
+/* A value may hold any text that its user chose; it can end neither the value nor the line, and a terminal only draws it. */
 static void print_value(FILE *f, const char *text)
 {
+	bool is_safe;
+
 	putc('"', f);
-	for (; *text; text++) {
-		if (*text == '\\' || *text == '"')
-			putc('\\', f);
+	for (size_t n; *text; text += n) {
+		n = plain_step(text, &is_safe);
 		if (*text == '\n')
 			fputs("\\n", f);
+		else if (!is_safe)
+			putc('?', f);
 		else
-			putc(*text, f);
+			fprintf(f, "%s%.*s", *text == '\\' || *text == '"' ? "\\" : "", (int)n,
+				text);
 	}
 	putc('"', f);
 }
