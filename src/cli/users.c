@@ -666,8 +666,8 @@ static bool relay_some(struct relayed *r)
 	char buf[4096];
 	ssize_t n = read(r->fd, buf, sizeof(buf));
 
-	if (n < 0 && errno == EINTR)
-		return true;
+	if (n < 0 && (errno == EINTR || errno == EAGAIN))
+		return errno == EINTR;
 	for (ssize_t i = 0; i < n; i++) {
 		if (buf[i] == '\n' || r->len == sizeof(r->line) - 1)
 			print_line(r, buf[i] == '\n');
@@ -682,41 +682,41 @@ static bool relay_some(struct relayed *r)
 /* What the command itself needs beyond --timeout. */
 enum { BEYOND_TIMEOUT_MS = 1500 };
 
-/* Ctrl-C is for the child, which has no terminal. Its user can stop it: false if it was killed, after @deadline_ns or by a second
- * Ctrl-C. */
-static bool relay_all(struct relayed *r, pid_t pid, uint64_t deadline_ns)
+/* A command that a child carries out as a user. */
+struct errand {
+	const struct place *of; /* borrowed */
+	const char *verb;
+	pid_t pid;  /* 0: none is under way */
+	int pid_fd; /* of the child */
+	struct relayed relayed[2];
+	uint64_t deadline_ns;
+	bool killed; /* after its deadline, or by a second Ctrl-C */
+};
+
+/* What a command needs that is about several jobs. */
+struct errands {
+	struct errand *items;
+	size_t n;
+	int n_interrupts;
+};
+
+static void errands_fini(struct errands *all)
 {
-	int n_interrupts = 0;
-	const int interrupts = interrupt_watch(false);
-	struct pollfd fds[] = { { .fd = r[0].fd, .events = POLLIN },
-				{ .fd = r[1].fd, .events = POLLIN },
-				{ .fd = interrupts, .events = POLLIN } };
-
-	while (fds[0].fd >= 0 || fds[1].fd >= 0) {
-		if (poll(fds, 3, deadline_left_ms(deadline_ns)) < 0 && errno != EINTR)
-			return true;
-		if (fds[2].revents) {
-			int number = interrupt_take();
-
-			if (number && n_interrupts++ == 0)
-				kill(pid, number);
+	for (size_t i = 0; i < all->n; i++)
+		if (all->items[i].pid) {
+			cleanup_close(&all->items[i].pid_fd);
+			cleanup_close(&all->items[i].relayed[0].fd);
+			cleanup_close(&all->items[i].relayed[1].fd);
 		}
-		if (n_interrupts > 1 || !deadline_left_ms(deadline_ns)) {
-			kill(pid, SIGKILL);
-			return false;
-		}
-		for (int i = 0; i < 2; i++)
-			if (fds[i].fd >= 0 && fds[i].revents && !relay_some(&r[i]))
-				fds[i].fd = -1;
-	}
-	return true;
+	free(all->items);
 }
+DEFINE_AUTO_FINI(struct errands, errands_fini)
 
-static int run_as_user(int *ret_status, const struct place *p, char *const *argv,
-		       uint64_t deadline_ns, struct brumate_error *err)
+static int errand_begin(struct errand *e, const struct place *p, char *const *argv,
+			uint64_t deadline_ns, struct brumate_error *err)
 {
 	auto_(as_user_fini) struct as_user u = { 0 };
-	int out[2], errors[2], status = 0, r = prepare_user(&u, p, err);
+	int out[2], errors[2], r = prepare_user(&u, p, err);
 
 	if (r < 0)
 		return r;
@@ -726,6 +726,8 @@ static int run_as_user(int *ret_status, const struct place *p, char *const *argv
 	if (pipe2(errors, O_CLOEXEC) < 0)
 		return brumate_fail(err, errno, "pipe: %m");
 	auto_close int errors_end = errors[0], errors_write = errors[1];
+	fcntl(out_end, F_SETFL, O_NONBLOCK);
+	fcntl(errors_end, F_SETFL, O_NONBLOCK);
 	fflush(NULL);
 	const pid_t pid = fork();
 	if (pid == 0) {
@@ -741,21 +743,117 @@ static int run_as_user(int *ret_status, const struct place *p, char *const *argv
 	}
 	if (pid < 0)
 		return brumate_fail(err, errno, "fork: %m");
-	cleanup_close(&out_write);
-	cleanup_close(&errors_write);
-	struct relayed relayed[2] = { { .fd = out_end, .to = stdout },
-				      { .fd = errors_end, .to = stderr } };
-	const bool ended = relay_all(relayed, pid, deadline_ns);
-	child_ends(pid, &status, ended ? DEADLINE_NEVER : deadline_in_ms(KILLED_MS));
-	if (!ended) {
+	const int pid_fd = (int)syscall(SYS_pidfd_open, pid, 0);
+	if (pid_fd < 0) {
+		const int code = errno;
+
+		kill(pid, SIGKILL);
+		while (waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+			;
+		return brumate_fail(err, code, "pidfd_open: %m");
+	}
+	*e = (struct errand){ .of = p,
+			      .verb = argv[1],
+			      .pid = pid,
+			      .pid_fd = pid_fd,
+			      .relayed = { { .fd = take_fd(&out_end), .to = stdout },
+					   { .fd = take_fd(&errors_end), .to = stderr } },
+			      .deadline_ns = deadline_ns };
+	return 0;
+}
+
+static bool errand_has_ended(const struct errand *e)
+{
+	return e->killed || fd_wait(e->pid_fd, POLLIN, 0) == 0;
+}
+
+/* What it said at last; what it left behind may hold the pipes, and say more for ever. */
+static void hear_the_rest(struct errand *e)
+{
+	enum { READS_MAX = 64 };
+
+	for (int i = 0; i < 2; i++) {
+		for (int n = 0; n < READS_MAX && e->relayed[i].fd >= 0; n++)
+			if (!relay_some(&e->relayed[i]))
+				break;
+		if (e->relayed[i].len)
+			print_line(&e->relayed[i], false);
+	}
+}
+
+/* @ret_status: the exit status of the command; -ETIMEDOUT: it did not end. */
+static int errand_end(struct errand *e, int *ret_status, struct brumate_error *err)
+{
+	int status = 0;
+
+	hear_the_rest(e);
+	child_ends(e->pid, &status, deadline_in_ms(KILLED_MS));
+	cleanup_close(&e->pid_fd);
+	cleanup_close(&e->relayed[0].fd);
+	cleanup_close(&e->relayed[1].fd);
+	e->pid = 0;
+	if (e->killed) {
 		brumate_fail(err, ETIMEDOUT,
 			     "the command for %s as user %s did not end, and was killed: it may "
 			     "have been stopped",
-			     argv[1], p->user);
+			     e->verb, e->of->user);
 		brumate_hint(err, "`brumate ps --all-users` says how the job is");
 		return -ETIMEDOUT;
 	}
 	*ret_status = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILED;
+	return 0;
+}
+
+/* Ctrl-C is for the children, which have no terminal; the second one kills them. */
+static void pass_interrupts_on(struct errands *all)
+{
+	int number;
+
+	while ((number = interrupt_take())) {
+		all->n_interrupts++;
+		for (size_t i = 0; i < all->n; i++) {
+			struct errand *e = &all->items[i];
+
+			if (!e->pid)
+				continue;
+			kill(e->pid, all->n_interrupts > 1 ? SIGKILL : number);
+			e->killed = e->killed || all->n_interrupts > 1;
+		}
+	}
+}
+
+/* Relays what those say that are under way, until something happens or @deadline_ns; kills those whose time is over. */
+static int errands_wait(struct errands *all, uint64_t deadline_ns)
+{
+	auto_free struct pollfd *fds = calloc(3 * all->n + 1, sizeof(*fds));
+
+	if (!fds)
+		return -ENOMEM;
+	fds[3 * all->n] = (struct pollfd){ .fd = interrupt_watch(false), .events = POLLIN };
+	for (size_t i = 0; i < all->n; i++) {
+		const struct errand *e = &all->items[i];
+		const int of[] = { e->relayed[0].fd, e->relayed[1].fd, e->pid_fd };
+
+		for (size_t k = 0; k < 3; k++)
+			fds[3 * i + k] =
+				(struct pollfd){ .fd = e->pid ? of[k] : -1, .events = POLLIN };
+		if (e->pid && e->deadline_ns < deadline_ns)
+			deadline_ns = e->deadline_ns;
+	}
+	if (poll(fds, 3 * all->n + 1, deadline_left_ms(deadline_ns)) < 0 && errno != EINTR)
+		return -errno;
+	pass_interrupts_on(all);
+	for (size_t i = 0; i < all->n; i++) {
+		struct errand *e = &all->items[i];
+
+		for (size_t k = 0; e->pid && k < 2; k++)
+			if (fds[3 * i + k].revents && !relay_some(&e->relayed[k]))
+				cleanup_close(&e->relayed[k].fd);
+		if (e->pid && !errand_has_ended(e) && !deadline_left_ms(e->deadline_ns)) {
+			kill(e->pid, SIGKILL);
+			e->killed = true;
+		}
+	}
 	return 0;
 }
 
@@ -871,26 +969,43 @@ static char **change_line(const struct change *c, char *const *argv)
 	return line;
 }
 
-static int act_for(int *status, const struct place *p, const struct change *c, char *const *argv,
-		   struct brumate_error *err)
+static int begin_act(struct errand *e, const struct place *p, const struct change *c,
+		     char *const *argv, struct brumate_error *err)
 {
 	auto_free char **line = change_line(c, argv);
-	int one = EXIT_OK;
 	uint64_t deadline_ns = DEADLINE_NEVER;
 
 	/* A wrong one is for the command to refuse. */
 	if (parse_deadline(&deadline_ns, c->in->values[OPT_TIMEOUT], 0, NULL) == 0 &&
 	    deadline_ns != DEADLINE_NEVER)
 		deadline_ns += BEYOND_TIMEOUT_MS * NS_PER_MS;
-	int r = line ? run_as_user(&one, p, line, deadline_ns, err)
-		     : brumate_fail(err, ENOMEM, "%m");
-	if (r == -ETIMEDOUT) { /* the others are not concerned */
-		one = print_error(err);
-		*err = BRUMATE_ERROR_NONE;
-		r = 0;
-	}
-	*status = *status ? *status : one;
-	return r;
+	return line ? errand_begin(e, p, line, deadline_ns, err) : brumate_fail(err, ENOMEM, "%m");
+}
+
+/* The exit status of one that has ended. If it did not, the others are not concerned. */
+static int end_act(struct errand *e)
+{
+	struct brumate_error why = BRUMATE_ERROR_NONE;
+	int one = EXIT_OK;
+
+	return errand_end(e, &one, &why) < 0 ? print_error(&why) : one;
+}
+
+static int act_for(int *status, const struct place *p, const struct change *c, char *const *argv,
+		   struct brumate_error *err)
+{
+	struct errand e = { 0 };
+	struct errands one = { .items = &e, .n = 1 };
+	int r = begin_act(&e, p, c, argv, err);
+
+	while (r == 0 && !errand_has_ended(&e))
+		if (errands_wait(&one, DEADLINE_NEVER) < 0)
+			break;
+	if (r < 0)
+		return r;
+	const int ended = end_act(&e);
+	*status = *status ? *status : ended;
+	return 0;
 }
 
 /* ---- the three ways to ask for it ---- */
@@ -923,74 +1038,174 @@ static int act_for_own(int *status, const struct invocation *in, verb_fn run,
 /* Whether the job has ended since it was listed: one that cannot be looked at has not. */
 static bool has_ended_since(const struct place *of, const char *id)
 {
-	auto_(places_fini) struct places now = { .look_ms = USERS_LOOK_MS };
+	struct place again = *of;
+	struct places now = { .items = &again, .n = 1, .look_ms = USERS_LOOK_MS };
 	json_t *job;
 	size_t k;
 
-	if (list_places(&now, NULL, NULL) < 0)
+	again.jobs = NULL;
+	if (look_at_places(&now, NULL, NULL) < 0 || !again.jobs)
 		return false;
-	for (size_t i = 0; i < now.n; i++) {
-		if (now.items[i].uid == of->uid && !now.items[i].jobs)
-			return false;
-		json_array_foreach (now.items[i].jobs, k, job)
-			if (now.items[i].uid == of->uid && !strcmp(text_of(job, "id"), id) &&
-			    !words_contain(STATES_ENDED, text_of(job, "state")))
-				return false;
-	}
-	return true;
+	bool ended = true;
+	json_array_foreach (again.jobs, k, job)
+		ended = ended && (strcmp(text_of(job, "id"), id) != 0 ||
+				  words_contain(STATES_ENDED, text_of(job, "state")));
+	json_decref(again.jobs);
+	return ended;
 }
 
-/* One that ends meanwhile needs nothing more; one that was saved has to come back. */
-static int act_for_listed(int *status, const struct place *p, const struct change *c,
-			  char *const *argv, struct brumate_error *err)
-{
-	int one = EXIT_OK;
-	int r = act_for(&one, p, c, argv, err);
+/* A round through the jobs of all users, of each user's one at a time. */
+struct round {
+	const struct invocation *in;
+	char *const *argv;
+	const char *states;
+	struct places *all;
+	struct errands errands; /* one for each of the places */
+	size_t *next;		/* of the jobs of each */
+	size_t n_found;
+	int *status;
+};
 
-	if (one && c->in->command->run != verb_restore && has_ended_since(p, c->instead)) {
-		print_note("job %s/%s has ended meanwhile", p->user, c->instead);
+static void round_fini(struct round *r)
+{
+	errands_fini(&r->errands);
+	free(r->next);
+}
+DEFINE_AUTO_FINI(struct round, round_fini)
+
+/* One that ends meanwhile needs nothing more; one that was saved has to come back. */
+static void end_listed(struct round *r, size_t i)
+{
+	const struct place *p = &r->all->items[i];
+	const char *id = text_of(json_array_get(p->jobs, r->next[i] - 1), "id");
+	int one = end_act(&r->errands.items[i]);
+
+	if (one && r->in->command->run != verb_restore && has_ended_since(p, id)) {
+		print_note("job %s/%s has ended meanwhile", p->user, id);
 		one = EXIT_OK;
 	}
-	*status = *status ? *status : one;
-	return r;
+	*r->status = *r->status ? *r->status : one;
+}
+
+/* A user's command that takes longer than this is waited for while the jobs of others have their turn: it may never end. */
+enum { FOR_ALL_MS = 10000 };
+
+/* Until that of place @i has ended, or @deadline_ns; what has ended is put down. */
+static int wait_for_listed(struct round *r, size_t i, uint64_t deadline_ns,
+			   struct brumate_error *err)
+{
+	struct errand *const of = &r->errands.items[i];
+
+	while (of->pid) {
+		const int code = errands_wait(&r->errands, deadline_ns);
+
+		if (code < 0)
+			return brumate_fail(err, -code, "poll: %m");
+		for (size_t k = 0; k < r->errands.n; k++)
+			if (r->errands.items[k].pid && errand_has_ended(&r->errands.items[k]))
+				end_listed(r, k);
+		if (!deadline_left_ms(deadline_ns))
+			break;
+	}
+	return 0;
+}
+
+/* The next job of place @i that it is for, unless one is under way there. 1: there was one. */
+static int begin_listed(struct round *r, size_t i, struct brumate_error *err)
+{
+	const struct place *p = &r->all->items[i];
+
+	while (!r->errands.items[i].pid && r->next[i] < json_array_size(p->jobs)) {
+		json_t *job = json_array_get(p->jobs, r->next[i]++);
+		const char *id = text_of(job, "id");
+		const struct change c = { .in = r->in, .instead = id, .option = "--all-users" };
+
+		if (!words_contain(r->states, text_of(job, "state")))
+			continue;
+		r->n_found++;
+		const int code = begin_act(&r->errands.items[i], p, &c, r->argv, err);
+		return code < 0 ? code : 1;
+	}
+	return 0;
+}
+
+static bool has_one_under_way(const struct round *r, size_t *ret)
+{
+	for (size_t i = 0; i < r->errands.n; i++)
+		if (r->errands.items[i].pid) {
+			*ret = i;
+			return true;
+		}
+	return false;
+}
+
+/* One job of each user's after the other, so that a user with thousands is no more in the way of the rest than one whose
+ * command never ends. After Ctrl-C none is begun. */
+static int act_in_rounds(struct round *r, struct brumate_error *err)
+{
+	size_t last;
+	int code = 0;
+
+	for (bool any = true; any && code >= 0 && !r->errands.n_interrupts;) {
+		any = false;
+		for (size_t i = 0; code >= 0 && i < r->all->n && !r->errands.n_interrupts; i++) {
+			if (r->all->items[i].uid == 0 || (code = begin_listed(r, i, err)) <= 0)
+				continue;
+			any = true;
+			code = wait_for_listed(r, i, deadline_in_ms(FOR_ALL_MS), err);
+		}
+		/* Each user with more jobs has one at work. */
+		if (!any && code >= 0 && has_one_under_way(r, &last)) {
+			code = wait_for_listed(r, last, deadline_in_ms(FOR_ALL_MS), err);
+			any = true;
+		}
+	}
+	while (code >= 0 && has_one_under_way(r, &last))
+		code = wait_for_listed(r, last, DEADLINE_NEVER, err);
+	return code < 0 ? code : 0;
+}
+
+static bool has_own(const struct places *all, const char *states)
+{
+	json_t *job;
+	size_t i, k;
+
+	for (i = 0; i < all->n; i++)
+		if (all->items[i].uid == 0)
+			json_array_foreach (all->items[i].jobs, k, job)
+				if (words_contain(states, text_of(job, "state")))
+					return true;
+	return false;
 }
 
 static int act_for_all(int *status, const struct invocation *in, char *const *argv, verb_fn run,
 		       struct brumate_error *err)
 {
 	auto_(places_fini) struct places all = { .look_ms = USERS_LOOK_MS };
-	const char *states = states_of(in->command);
-	size_t n = 0, k;
-	json_t *job;
+	auto_(round_fini) struct round round = { .in = in,
+						 .argv = argv,
+						 .states = states_of(in->command),
+						 .all = &all,
+						 .status = status };
 	int r = in->n_operands || in->values[OPT_ALL] || in->values[OPT_PID]
 			? brumate_fail(err, EINVAL, "%s: --all-users takes no job",
 				       in->command->name)
 			: list_places(&all, NULL, err);
 
-	for (size_t i = 0; r == 0 && i < all.n; i++) {
-		bool own_done = false;
-
-		json_array_foreach (all.items[i].jobs, k, job) {
-			const char *id = text_of(job, "id");
-			const struct change c = { .in = in,
-						  .instead = id,
-						  .option = "--all-users" };
-
-			if (!words_contain(states, text_of(job, "state")) || !job_id_is_valid(id))
-				continue;
-			n++;
-			if (all.items[i].uid != 0)
-				r = act_for_listed(status, &all.items[i], &c, argv, err);
-			else if (!own_done)
-				r = act_for_own(status, in, run, err);
-			own_done = true;
-			if (r < 0)
-				return r;
-		}
-	}
-	if (r == 0 && !n)
+	if (r < 0)
+		return r;
+	round.errands.items = calloc(all.n, sizeof(*round.errands.items));
+	round.next = calloc(all.n, sizeof(*round.next));
+	if (!round.errands.items || !round.next)
+		return brumate_fail(err, ENOMEM, "%m");
+	round.errands.n = all.n;
+	const bool own = has_own(&all, round.states);
+	if (own && (r = act_for_own(status, in, run, err)) < 0)
+		return r;
+	r = act_in_rounds(&round, err);
+	if (r == 0 && !own && !round.n_found)
 		print_note("%s: nothing to do: no job of any user is %s", in->command->name,
-			   states);
+			   round.states);
 	return r;
 }
 

@@ -9,10 +9,11 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 
 from as_root import as_root, env_of_root, needs_root, ok
-from cases import MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
+from cases import Background, EXIT_TIMEOUT, MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
 
 
 PLACES = 1024  # of users, that root looks at: USERS_MAX of src/cli/users.c
@@ -155,6 +156,33 @@ def a_shim_that_says_what_it_likes(bed):
         os.killpg(fake.pid, signal.SIGKILL)
     run(["rm", "-rf", *(os.path.join(jobs, name) for name in lies)])
     log.goes_on()
+
+
+@case
+@as_user
+def a_command_of_a_user_that_never_ends(bed):
+    """The jobs of others are suspended all the same. In a PID namespace, where there are no jobs of tests beside this one."""
+    needs_root()
+    if "BRUMATE_TEST_ALONE" not in os.environ:
+        done = run(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, __file__, "a-command-of-a-user-that-never-ends"],
+                   env={**os.environ, "BRUMATE_TEST_ALONE": "1"}, timeout=240)
+        expect("1 passed" in done.out, done.out + done.why())
+        return
+    with UserBed(find_build()) as attacker:
+        his, _ = attacker.counter(name="his", mib=4)
+        job, log = bed.counter(name="train", mib=4)
+        attacker.fault("suspend.gate.begin", "hold")
+        root = Background([bed.brumate, "suspend", "--all-users"], env_of_root(bed), cwd="/")
+        with attacker.holding("suspend.gate.begin", root):
+            bed.wait_state(job, ("suspended",))
+            expect(root.process.poll() is None, "the attacker's job is not waited for: this test proves nothing")
+            root.signal(signal.SIGINT)  # for the command, which is held
+            root.signal(signal.SIGTERM)  # the second ends it
+            code, out, err = root.end(60)
+            expect(code == EXIT_TIMEOUT and out == f"{job}\n" and "did not end, and was killed" in err, f"exit {code}: {out} {err}")
+        attacker.wait_state(his, ("running", "suspended"))
+        bed.ok("resume", job)
+        log.goes_on()
 
 
 # What a job of his gets of root's.
