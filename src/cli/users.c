@@ -409,7 +409,7 @@ static void list_as_user(int fd, const struct place *p, const struct as_user *u,
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
 	prctl(PR_SET_NAME, look_name);
-	if (user_become(p->uid, p->gid, u->groups, u->n_groups) < 0)
+	if (chdir("/") < 0 || user_become(p->uid, p->gid, u->groups, u->n_groups) < 0)
 		return;
 	setrlimit(RLIMIT_CPU, &cpu);
 	environ = u->env;
@@ -712,10 +712,38 @@ static void errands_fini(struct errands *all)
 }
 DEFINE_AUTO_FINI(struct errands, errands_fini)
 
-static int errand_begin(struct errand *e, const struct place *p, char *const *argv,
-			uint64_t deadline_ns, struct brumate_error *err)
+/* The directory of root's own shell may be one that nobody else gets to; the user can enter that of a process which runs as
+ * that user. */
+static void enter_as_user(const char *cwd, const char *relative)
+{
+	if (cwd && chdir(cwd) == 0)
+		return;
+	if (relative) {
+		dprintf(STDERR_FILENO,
+			"brumate: %s: its user cannot enter this directory\n"
+			"hint: give the path from / on\n",
+			relative);
+		_exit(EXIT_USAGE);
+	}
+	if (chdir("/") < 0)
+		_exit(EXIT_FAILED);
+}
+
+/* The first path of the line that is not from / on; NULL: none. */
+static const char *find_relative(const struct invocation *in)
+{
+	for (const struct option_spec *o = in->command->options; o->name; o++)
+		if ((o->completes == COMPLETES_DIR || o->completes == COMPLETES_FILE) &&
+		    in->values[o->id] && in->values[o->id][0] != '/')
+			return in->values[o->id];
+	return NULL;
+}
+
+static int errand_begin(struct errand *e, const struct place *p, const struct invocation *in,
+			char *const *argv, uint64_t deadline_ns, struct brumate_error *err)
 {
 	auto_(as_user_fini) struct as_user u = { 0 };
+	auto_free char *cwd = getcwd(NULL, 0);
 	int out[2], errors[2], r = prepare_user(&u, p, err);
 
 	if (r < 0)
@@ -737,8 +765,10 @@ static int errand_begin(struct errand *e, const struct place *p, char *const *ar
 
 		if (null >= 0 && self >= 0 && spawn_leave(fds, 4) == 0 &&
 		    fcntl(3, F_SETFD, FD_CLOEXEC) == 0 &&
-		    user_become(p->uid, p->gid, u.groups, u.n_groups) == 0)
+		    user_become(p->uid, p->gid, u.groups, u.n_groups) == 0) {
+			enter_as_user(cwd, find_relative(in));
 			execveat(3, "", argv, u.env, AT_EMPTY_PATH);
+		}
 		_exit(EXIT_FAILED);
 	}
 	if (pid < 0)
@@ -979,7 +1009,8 @@ static int begin_act(struct errand *e, const struct place *p, const struct chang
 	if (parse_deadline(&deadline_ns, c->in->values[OPT_TIMEOUT], 0, NULL) == 0 &&
 	    deadline_ns != DEADLINE_NEVER)
 		deadline_ns += BEYOND_TIMEOUT_MS * NS_PER_MS;
-	return line ? errand_begin(e, p, line, deadline_ns, err) : brumate_fail(err, ENOMEM, "%m");
+	return line ? errand_begin(e, p, c->in, line, deadline_ns, err)
+		    : brumate_fail(err, ENOMEM, "%m");
 }
 
 /* The exit status of one that has ended. If it did not, the others are not concerned. */

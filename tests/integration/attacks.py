@@ -10,10 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from as_root import as_root, env_of_root, needs_root, ok
-from cases import Background, EXIT_TIMEOUT, MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
+from cases import Background, EXIT_TIMEOUT, EXIT_USAGE, MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
 
 
 PLACES = 1024  # of users, that root looks at: USERS_MAX of src/cli/users.c
@@ -183,6 +184,40 @@ def a_command_of_a_user_that_never_ends(bed):
         attacker.wait_state(his, ("running", "suspended"))
         bed.ok("resume", job)
         log.goes_on()
+
+
+# What a user gets of root's shell.
+
+@case
+@as_user
+def the_directory_of_roots_shell(bed):
+    """Nobody else gets to it, as one above it is root's alone. A process of the user's that were in it would be a way there."""
+    needs_root()
+    with tempfile.TemporaryDirectory() as closed:
+        inside = os.path.join(closed, "inside")
+        os.mkdir(inside, 0o755)
+        with open(os.path.join(inside, "secret"), "w", encoding="utf-8") as file:
+            file.write("roots-own")
+        os.chmod(file.name, 0o644)
+        job, log = bed.counter(name="train", mib=4)
+        name = f"{bed.uid}/{job}"
+        bed.fault("suspend.gate.begin", "hold")
+        root = Background([bed.brumate, "suspend", name], env_of_root(bed), cwd=inside)
+        with bed.holding("suspend.gate.begin", root):
+            child, = read_text(f"/proc/{root.process.pid}/task/{root.process.pid}/children").split()
+            thief = bed.start(["sh", "-c", f"cat /proc/{child}/cwd/etc/passwd /proc/{child}/cwd/secret; echo; echo done"], "thief")
+            thief.log.wait_for("^done", 60)
+        code, _, err = root.end()
+        expect(code == 0, f"exit {code}: {err}")
+        expect("roots-own" not in thief.log.text(), "he has what nobody else gets to")
+        expect("root:" in thief.log.text(), f"the command is not there: this test proves nothing: {thief.log.tail()}")
+        ok(as_root(bed, "resume", name))
+        log.goes_on()
+        refused = run([bed.brumate, "checkpoint", name, "--dir", "store"], env=env_of_root(bed), cwd=inside)
+        expect(refused.code == EXIT_USAGE and "its user cannot enter this directory" in refused.err, refused.why())
+        os.chmod(closed, 0o711)
+        ok(run([bed.brumate, "checkpoint", name, "--dir", "store"], env=env_of_root(bed), cwd=bed.dir))
+        expect(os.listdir(os.path.join(bed.dir, "store")), "it is not where root meant it to be")
 
 
 # What a job of his gets of root's.
