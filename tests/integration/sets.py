@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from cases import EXIT_BAD_IMAGE, EXIT_PERMISSION, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_USAGE, LaterLog, Log, all_go_on, as_user, case, expect, main, read_text, run, wait_until
+from cases import EXIT_BAD_IMAGE, EXIT_FAILED, EXIT_PERMISSION, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_USAGE, LaterLog, Log, all_go_on, as_user, case, expect, main, read_text, run, wait_until
 from checkpoints import image, manifest_of, sealed
 from nodes import Nodes
 
@@ -895,6 +895,74 @@ def records_that_are_forged(bed):
     with open(path, "w", encoding="utf-8") as file:
         json.dump(record, file)
     bed.ok("set", "restore", *via, "one")
+    log.goes_on()
+
+
+LIARS = """#!/usr/bin/env python3
+import json, os, sys, time
+kind = open(sys.argv[2]).read()
+order = json.loads(sys.stdin.buffer.raw.readline())
+def say(text):
+    os.write(1, text.encode() + b"\\n")
+if kind == "done at once":
+    say('{"done": {"checkpoint": "x"}}')
+elif kind == "done with nothing":
+    say('{"done": null}')
+elif kind == "fails with nothing":
+    say('{"failed": {"code": -1, "exit": 0, "text": 7, "hint": ["x"]}}')
+elif kind == "deep":
+    say("[" * 100000)
+elif kind == "another type":
+    say('{"at": {"x": 1}}')
+elif kind == "twice":
+    say('{"at": "ready", "at": "filled"}')
+elif kind == "no line":
+    while True:
+        os.write(1, b"x" * 65536)
+else:
+    say('{"at": "filled"}')  # of those to come: it is not there yet
+    sys.stdin.buffer.raw.read(1)  # until it is given up
+    sys.exit()
+time.sleep(600)
+"""
+
+
+@case
+def restores_that_are_hostile(bed):
+    """Maps of GPUs that are none, and members that say what none does: the set is refused, in time, and as good as before. One that stays
+    silent: members_that_are_hostile()."""
+    fake, liars, kind, went = (os.path.join(bed.dir, name) for name in ("fake", "liars", "kind", "went"))
+    for path, text in ((fake, f'#!/bin/sh\necho "$1" >>{went}\nshift\nexec {bed.brumate} set member\n'), (liars, LIARS)):
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o755)
+    store = os.path.join(bed.dir, "store-of-sets")
+    job, log = bed.counter(mib=1, chunk_mib=1)
+    bed.ok("set", "checkpoint", "--dir", store, "--via", f"{fake} %n", "--name", "one", f"well:{job}")
+    os.unlink(went)
+
+    def refused(words, *options, code=EXIT_USAGE, via=fake):
+        begun = time.monotonic()
+        done = bed.refused(code, words, "set", "restore", "--dir", store, "--via", via, *options, "one", timeout=90)
+        expect(time.monotonic() - begun < 60, f"{options}: it took {time.monotonic() - begun:.0f} s")
+        expect(not set(done.err) & set("\x1b\u009b\u202e"), f"{done.err!a}")
+        bed.expect_state(job, "checkpointed")
+
+    for gpu_map in ("", "=", "0", "0=", "=0", "0=1,", ",0=1", "0=1=2", "0=-1", "-1=0", "0x1=0", "0=1024", "0=99999999999999999999", "0=\u0661", "0 =1", "GPU-=0",
+                    "GPU-" + 60 * "a" + "=0", "GPU-\x1b[2J=0", "GPU-../../etc=0", "MIG-\u202e=0", "0=1,0=1", "0=1," * 20000 + "0=1"):
+        refused("is not OLD=NEW|is mapped twice|the value is empty", f"--gpu-map={gpu_map}")
+    expect(not os.path.exists(went), "a member was started")
+    for gpu_map in ("0=7", "0=1,1=1", "0=1,00=0", "GPU-00000000-0000-0000-0000-000000000000=0", "0=GPU-00000000-0000-0000-0000-000000000000",
+                    ",".join(f"{n}=0" for n in range(1024))):
+        refused(".", f"--gpu-map={gpu_map}", via=f"{fake} %n")
+    for what, code, words in (("done at once", EXIT_FAILED, "member"), ("done with nothing", EXIT_FAILED, "member"), ("fails with nothing", EXIT_FAILED, "the peer failed"),
+                              ("deep", EXIT_FAILED, "says what no member does"), ("another type", EXIT_FAILED, "says what no member does"),
+                              ("twice", EXIT_FAILED, "says what no member does"), ("no line", EXIT_FAILED, "its channel has ended"),
+                              ("ahead", EXIT_TIMEOUT, "was not ready in time")):
+        with open(kind, "w", encoding="utf-8") as file:
+            file.write(what)
+        refused(words, "--timeout", "5s", code=code, via=f"{liars} %n {kind}")
+    bed.ok("set", "restore", "--dir", store, "--via", f"{fake} %n", "one")
     log.goes_on()
 
 
