@@ -9,10 +9,12 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -89,6 +91,18 @@ int fd_wait(int fd, short events, uint64_t deadline_ns)
 		if (errno != EINTR)
 			return -errno;
 	}
+}
+
+int fd_lock(int fd, uint64_t deadline_ns)
+{
+	enum { PAUSE_NS = 10000000 };
+
+	while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+		if (errno != EWOULDBLOCK || deadline_left_ms(deadline_ns) == 0)
+			return -errno;
+		nanosleep(&(struct timespec){ .tv_nsec = PAUSE_NS }, NULL);
+	}
+	return 0;
 }
 
 int fd_peer(int fd, struct ucred *ret)

@@ -30,6 +30,10 @@ int fd_write_at(int fd, const void *buf, size_t len_bytes, uint64_t offset);
 /** Waits until @fd is ready for @events (poll(2)'s) or its peer has closed. Returns 0, -ETIMEDOUT or -errno. */
 int fd_wait(int fd, short events, uint64_t deadline_ns);
 
+/** flock(2), exclusively, until @deadline_ns: a process that may open a file for reading can hold its lock for ever. 0;
+ * -EWOULDBLOCK: another process has it; -errno, as on a file system without locks. */
+int fd_lock(int fd, uint64_t deadline_ns);
+
 /** The process that made the other end of a connected Unix socket by listen(2), connect(2) or socketpair(2) (unix(7),
  * SO_PEERCRED; the pid is in our pid namespace, 0 if it has none there). Returns 0 or -errno. */
 int fd_peer(int fd, struct ucred *ret);

@@ -41,8 +41,12 @@ size_t pin_mark_id_len(const char *name);
 /** Refuses (-EBUSY) a checkpoint that is pinned, or for which that is unknown. */
 int pin_refuse(int store_fd, const char *id, struct brumate_error *err);
 
-/** Removes the mark of a checkpoint that does not exist any more. 0 or -errno; -EBUSY: it exists. */
-int pin_sweep(int store_fd, const char *mark);
+/* For how long the lock of a store is waited for, in all: who may list it can hold that for ever. */
+enum { STORE_LOCK_MS = 2000 };
+
+/** Removes the mark of a checkpoint that does not exist any more. 0 or -errno; -EBUSY: it exists, or the store is locked until
+ * @deadline_ns. */
+int pin_sweep(int store_fd, const char *mark, uint64_t deadline_ns);
 
 /* ---- the file calls that decide whether a checkpoint is complete or absent, each with a fault point of its name (writer.c) ---- */
 

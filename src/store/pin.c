@@ -14,6 +14,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "base/fd.h"
+
 static const char suffix[] = ".pinned";
 
 enum { MARK_BYTES = 1 + MANIFEST_ID_BYTES + sizeof(suffix) };
@@ -50,14 +53,15 @@ static int look_for_pin(int store_fd, const char *id)
 	return of_mark.st_uid == of_checkpoint.st_uid || of_mark.st_uid == 0;
 }
 
-int pin_sweep(int store_fd, const char *mark)
+int pin_sweep(int store_fd, const char *mark, uint64_t deadline_ns)
 {
 	char id[MANIFEST_ID_BYTES];
 	struct stat st;
 	int r = -EBUSY;
 
 	snprintf(id, sizeof(id), "%.*s", (int)pin_mark_id_len(mark), mark + 1);
-	flock(store_fd, LOCK_EX);
+	if (fd_lock(store_fd, deadline_ns) == -EWOULDBLOCK)
+		return -EBUSY;
 	if (fstatat(store_fd, id, &st, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
 		r = unlinkat(store_fd, mark, AT_REMOVEDIR) < 0 ? -errno : 0;
 	flock(store_fd, LOCK_UN);
@@ -137,7 +141,12 @@ int store_pin(const char *dir, const char *id, struct brumate_error *err)
 	if (store_fd < 0)
 		return store_fd;
 	mark_name(mark, id);
-	flock(store_fd, LOCK_EX);
+	if (fd_lock(store_fd, deadline_in_ms(STORE_LOCK_MS)) == -EWOULDBLOCK) {
+		brumate_fail(err, EBUSY, "%s: somebody has locked this directory", dir);
+		brumate_hint(err, "`lslocks` says which process it is; who may not list it cannot "
+				  "lock it");
+		return -EBUSY;
+	}
 	int r = make_mark(store_fd, id, mark);
 	flock(store_fd, LOCK_UN);
 	if (r == -EBUSY)

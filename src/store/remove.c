@@ -107,12 +107,13 @@ static int claim_leftover(int store_fd, const char *name, char ret_hidden[static
 	return r < 0 ? r : take_fd(&fd);
 }
 
-static int sweep_leftover(int store_fd, const char *name)
+static int sweep_leftover(int store_fd, const char *name, uint64_t deadline_ns)
 {
 	char hidden[HIDDEN_BYTES];
 
 	/* The lock of the store excludes writers that have created one and not locked it yet. */
-	flock(store_fd, LOCK_EX);
+	if (fd_lock(store_fd, deadline_ns) == -EWOULDBLOCK)
+		return -EBUSY;
 	auto_close int fd = claim_leftover(store_fd, name, hidden);
 	flock(store_fd, LOCK_UN);
 	if (fd < 0)
@@ -134,6 +135,7 @@ int store_sweep(const char *dir)
 {
 	auto_(dir_names_fini) struct dir_names all = DIR_NAMES_EMPTY;
 	auto_close int store_fd = names_open_store(dir, NULL, NULL);
+	const uint64_t deadline_ns = deadline_in_ms(STORE_LOCK_MS);
 	int swept = 0;
 
 	if (store_fd < 0)
@@ -144,7 +146,7 @@ int store_sweep(const char *dir)
 	for (size_t i = 0; i < all.n; i++) {
 		const char *name = all.ids[i];
 
-		if ((is_mark(name) ? pin_sweep : sweep_leftover)(store_fd, name) == 0)
+		if ((is_mark(name) ? pin_sweep : sweep_leftover)(store_fd, name, deadline_ns) == 0)
 			swept++;
 	}
 	return swept;

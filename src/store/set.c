@@ -27,7 +27,7 @@ DEFINE_AUTO(json_t *, json_decref)
 static const char folder[] = ".sets";
 static const char restored[] = ".restored";
 static const char *const endings[] = { "save", "restore" };
-enum { NONCE_DIGITS = 16, RESTORED_S = 86400, LOCK_MS = 10000, LOCK_PAUSE_NS = 10000000 };
+enum { NONCE_DIGITS = 16, RESTORED_S = 86400, LOCK_MS = 10000 };
 
 /* Of ".sets/.NAME.NONCE.save". */
 struct parts {
@@ -234,7 +234,6 @@ int set_begin(struct set_writer *ret, const char *dir, const char *name, enum se
 static int rename_locked(const struct parts *p, const char *from, const char *to)
 {
 	auto_free char *path = path_format("%s/.lock", p->dir);
-	const uint64_t deadline_ns = deadline_in_ms(LOCK_MS);
 	auto_close int fd =
 		path ? open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600)
 		     : -1;
@@ -246,11 +245,8 @@ static int rename_locked(const struct parts *p, const char *from, const char *to
 	if (geteuid() == 0 && (stat(p->dir, &st) < 0 || fchown(fd, st.st_uid, st.st_gid) < 0))
 		return -errno;
 	/* Where there are no locks, the later of two coordinators of one name replaces the record of the other. */
-	while (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
-		if (deadline_left_ms(deadline_ns) == 0)
-			return -EBUSY;
-		nanosleep(&(struct timespec){ .tv_nsec = LOCK_PAUSE_NS }, NULL);
-	}
+	if (fd_lock(fd, deadline_in_ms(LOCK_MS)) == -EWOULDBLOCK)
+		return -EBUSY;
 	if (lstat(to, &st) == 0)
 		return -EEXIST;
 	if (errno != ENOENT)

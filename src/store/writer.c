@@ -192,7 +192,8 @@ int store_begin(struct store_writer *ret, const char *dir, const char *id,
 	if (!path)
 		return brumate_fail(err, ENOMEM, "%m");
 
-	flock(w.store_fd, LOCK_EX);
+	/* Where another process holds it on, no sweeper can have it. */
+	fd_lock(w.store_fd, deadline_in_ms(STORE_LOCK_MS));
 	w.dir_fd = create_partial(&w, store, name, err);
 	flock(w.store_fd, LOCK_UN);
 	if (w.dir_fd < 0)

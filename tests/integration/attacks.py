@@ -4,6 +4,7 @@
 that are huge, and more of all than is any use. Each case would succeed for the attacker if its check were taken away; the
 table in SECURITY.md says what came of it at first."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ import tempfile
 import time
 
 from as_root import as_root, env_of_root, needs_root, ok
-from cases import Background, EXIT_TIMEOUT, EXIT_USAGE, MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
+from cases import Background, EXIT_BUSY, EXIT_TIMEOUT, EXIT_USAGE, MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
 
 
 PLACES = 1024  # of users, that root looks at: USERS_MAX of src/cli/users.c
@@ -398,6 +399,51 @@ def calls_that_wait(bed):
     honest.program.log.wait_for("^(answered|hung up on)", 60)
     honest.end()
     expect("answered" in honest.program.log.text(), "who waits honestly is hung up on")
+
+
+# In a store that others can look into, or write to.
+
+LOCKS = """
+import fcntl, os, signal, sys
+held = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.flock(held, fcntl.LOCK_EX)
+print("locked", flush=True)
+signal.pause()
+"""
+
+
+@contextlib.contextmanager
+def shared_store(bed, mode):
+    """A directory that all can reach, and somebody else."""
+    with tempfile.TemporaryDirectory(prefix="brumate-test-store-") as store, UserBed(find_build()) as attacker:
+        os.chmod(store, mode)
+        yield store, attacker
+
+
+@case
+def a_lock_of_the_store(bed):
+    """Who may list a store can lock its directory, and keep it locked: nothing is waited for without end because of that."""
+    needs_root()
+    job, log = bed.counter(name="train", mib=4)
+    with shared_store(bed, 0o755) as (store, attacker):
+        bed.ok("checkpoint", job, "--dir", store, "--name", "before", "--leave-running")
+        left = os.path.join(store, ".half.partial")
+        os.mkdir(left, 0o700)
+        attacker.start(["/usr/bin/python3", "-c", LOCKS, store], "locks").log.wait_for("^locked", 60)
+        bed.ok("checkpoint", job, "--dir", store, "--name", "one", "--leave-running")
+        refused = bed.refused(EXIT_BUSY, "somebody has locked", "pin", "one", "--dir", store)
+        expect("lslocks" in refused.err, refused.why())
+        bed.ok("ls", "--dir", store)
+        bed.ok("rm", "--dir", store, "--yes", "before")
+        bed.ok("prune", "--dir", store, "--keep-last", "1", "--yes")
+        bed.ok("checkpoint", job, "--dir", store, "--name", "two")
+        bed.ok("restore", "two", "--dir", store)
+        log.goes_on()
+        attacker.programs[-1].end()
+        bed.ok("pin", "one", "--dir", store)
+        bed.ok("checkpoint", job, "--dir", store, "--name", "three", "--leave-running")
+        expect(not os.path.exists(left), "what a dead writer left is there still")
+        bed.ok("kill", job)
 
 
 if __name__ == "__main__":
