@@ -120,7 +120,20 @@ static int make_folder(const char *dir, struct brumate_error *err)
 		return brumate_fail(err, ENOMEM, "%m");
 	if ((mkdir(dir, 0700) < 0 && errno != EEXIST) || (mkdir(path, 0700) < 0 && errno != EEXIST))
 		return brumate_fail(err, errno, "%s: %m", path);
-	return 0;
+	/* In a store that others may write to, it may be theirs, or a link to somewhere else. */
+	auto_close int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+	struct stat st;
+	if (fd < 0 || fstat(fd, &st) < 0)
+		return brumate_fail(err, errno, "%s: %m", path);
+	if (!S_ISDIR(st.st_mode)) {
+		brumate_fail(err, ENOTDIR, "%s is %s, and no directory", path,
+			     S_ISLNK(st.st_mode) ? "a link" : "a file");
+		brumate_error_exit(err, EXIT_USAGE);
+		brumate_hint(err, "remove it, or choose another store with --dir");
+		return -ENOTDIR;
+	}
+	int r = files_check_owner(&st, err);
+	return r < 0 ? brumate_wrap(err, r, "%s", path) : 0;
 }
 
 /* Before it has its name nobody else can see it, so it is locked from the first moment on. */

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from as_root import as_root, env_of_root, needs_root, ok
-from cases import Background, EXIT_BUSY, EXIT_TIMEOUT, EXIT_USAGE, MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
+from cases import Background, EXIT_BUSY, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_USAGE, MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
 
 
 PLACES = 1024  # of users, that root looks at: USERS_MAX of src/cli/users.c
@@ -415,9 +415,13 @@ signal.pause()
 @contextlib.contextmanager
 def shared_store(bed, mode):
     """A directory that all can reach, and somebody else."""
-    with tempfile.TemporaryDirectory(prefix="brumate-test-store-") as store, UserBed(find_build()) as attacker:
+    store = tempfile.mkdtemp(prefix="brumate-test-store-")
+    try:
         os.chmod(store, mode)
-        yield store, attacker
+        with UserBed(find_build()) as attacker:
+            yield store, attacker
+    finally:
+        run(["rm", "-rf", store])
 
 
 @case
@@ -444,6 +448,35 @@ def a_lock_of_the_store(bed):
         bed.ok("checkpoint", job, "--dir", store, "--name", "three", "--leave-running")
         expect(not os.path.exists(left), "what a dead writer left is there still")
         bed.ok("kill", job)
+
+
+@case
+def a_folder_of_sets_that_is_anothers(bed):
+    """Who made it could list the names of records, by which members know each other, or have them written elsewhere."""
+    needs_root()
+    job, log = bed.counter(name="train", mib=4)
+    with shared_store(bed, 0o1777) as (store, attacker):
+        folder, elsewhere = os.path.join(store, ".sets"), os.path.join(bed.dir, "elsewhere")
+        os.mkdir(elsewhere, 0o700)
+        os.symlink(elsewhere, folder)
+        os.lchown(folder, attacker.uid, attacker.uid)
+        line = ("set", "checkpoint", "--dir", store, "--name", "one", job)
+        refused = bed.cli(*line)
+        expect(refused.code != 0 and not os.listdir(elsewhere), f"{os.listdir(elsewhere)} {refused.why()}")
+        expect("a link" in refused.err, refused.why())
+        os.unlink(folder)
+        os.mkdir(folder, 0o755)
+        os.chown(folder, attacker.uid, attacker.uid)
+        bed.refused(EXIT_PERMISSION, f"belongs to uid {attacker.uid}", *line)
+        os.chown(folder, 0, 0)
+        os.chmod(folder, 0o777)
+        bed.refused(EXIT_PERMISSION, "users other than its owner may write to it", *line)
+        os.chmod(folder, 0o755)
+        log.goes_on()
+        bed.ok(*line)
+        expect(os.stat(folder).st_mode & 0o777 == 0o755, "its mode is another")
+        bed.ok("set", "restore", "--dir", store, "one", "--timeout", "60s")
+        log.goes_on()
 
 
 if __name__ == "__main__":
