@@ -479,5 +479,60 @@ def a_folder_of_sets_that_is_anothers(bed):
         log.goes_on()
 
 
+@case
+def checkpoints_of_another_in_a_store_of_all(bed):
+    """Links, pipes and files of terabytes under names that look like later ones of a job: each command ends, and means one's own."""
+    needs_root()
+    job, log = bed.counter(name="train", mib=4)
+    with shared_store(bed, 0o1777) as (store, attacker):
+        bed.ok("checkpoint", job, "--dir", store, "--name", "train-1", "--leave-running")
+        log.goes_on()
+        script = """
+import os, sys
+os.chdir(sys.argv[1])
+def folder(name):
+    os.mkdir(name, 0o755)
+    return os.path.join(name, "manifest.json")
+os.mkfifo(folder("train-2"), 0o666)
+os.symlink("../train-1/manifest.json", folder("train-3"))
+with open(folder("train-4"), "w") as file:
+    file.truncate(1 << 43)
+os.symlink("train-1", "train-5")
+os.symlink("/proc/self/root", "train-6")
+os.mkfifo("train-7")
+folder("train-8")
+deep = os.getcwd()
+os.mkdir(".half.partial")
+os.chdir(".half.partial")
+for _ in range(3000):
+    os.mkdir("d")
+    os.chdir("d")
+os.chdir(deep)
+for name in os.listdir("."):
+    if name.startswith("train-") and name != "train-1":
+        os.utime(name, (1 << 32, 1 << 32), follow_symlinks=False)
+print("made", flush=True)
+"""
+        made = attacker.start(["/usr/bin/python3", "-c", script, store], "plants")
+        made.log.wait_for("^(made|Traceback)", 60)
+        expect("made" in made.log.text(), made.log.tail())
+        for command in (("ls",), ("ls", "--format", "json"), ("prune", "--keep-last", "1", "--yes", "--dry-run")):
+            done = bed.cli(*command, "--dir", store, timeout=60)
+            expect("train-1" in done.out or command[0] == "prune", done.why())
+        for name in ("train-2", "train-3", "train-4", "train-5", "train-6", "train-7", "train-8"):
+            for command in ("verify", "restore", "inspect"):
+                done = bed.cli(command, name, "--dir", store, timeout=60)
+                expect(done.code not in (0, -11, -6, -7), done.why())
+        bed.ok("checkpoint", job, "--dir", store, "--name", "other")
+        bed.ok("restore", "--dir", store, "--checkpoint", "other")
+        log.goes_on()
+        bed.ok("kill", job)
+        bed.ok("rm", "--yes", "--job", job)
+        bed.ok("rm", "--yes", "--dir", store, "--checkpoint", "other")
+        bed.ok("restore", "--dir", store, "train")
+        bed.ok("kill", "train")
+        run(["rm", "-rf", os.path.join(store, ".half.partial")])
+
+
 if __name__ == "__main__":
     main()
