@@ -3,8 +3,11 @@
 """A checkpointed server whose ports a service manager holds (LISTEN_FDS): it is restored with the manager's sockets, and who has
 connected meanwhile is answered."""
 
+import os
 import socket
+import struct
 import subprocess
+import time
 
 from cases import as_user, case, expect, main, wait_until
 from servers import Connection, Server
@@ -136,6 +139,55 @@ def what_is_none(bed):
         expect(done.returncode == 0, f"{done}")
     manager.close()
     bed.operation("restore", it.job)
+    it.ask()
+
+
+@case
+def descriptors_that_are_hostile(bed):
+    """What is no socket that listens, and what is one of another kind, is refused, the job as it was; nothing waits for it."""
+    it = Server(bed, "model", mib=16)
+    it.ask()
+    save(bed, it)
+    path = os.path.join(bed.dir, "pipe")
+    os.mkfifo(path)
+    unix, bound, connected = socket.socket(socket.AF_UNIX), socket.socket(), socket.socket()
+    unix.bind(os.path.join(bed.dir, "listens"))
+    unix.listen()
+    bound.bind(("127.0.0.1", 0))
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+    connected.connect(listening.getsockname())
+    lingering = listening.accept()[0]
+    lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 600))
+    lingering.setblocking(False)
+    try:
+        while True:  # what it has not sent yet, its close waits for
+            lingering.send(bytes(1 << 16))
+    except BlockingIOError:
+        pass
+    opened = [open(name, mode, 0) for name, mode in ((path, "rb+"), ("/dev/null", "rb"), (bed.brumate, "rb"))]
+    for sockets in ([unix], [bound], [connected], [lingering], *([one] for one in opened), [listening, lingering], [listening] * 2):
+        manager = Manager(bed)
+        manager.sockets = sockets
+        begun = time.monotonic()
+        done = manager.command("restore", it.job)
+        if sockets == [listening] * 2:  # one that it does not need, twice
+            expect(done.returncode == 0 or it.state() == "checkpointed", f"{done}")
+            continue
+        expect(done.returncode == 2 and "of LISTEN_FDS is not one of TCP that listens" in done.stderr, f"{sockets}: {done}")
+        expect(time.monotonic() - begun < 50, "it waited for a close")
+        expect(it.state() == "checkpointed", it.state())
+    for words in ("2147483647", "99999999999999999999", "'1 1'", "0x1"):
+        manager = Manager(bed)
+        done = manager.command("ps", count=words)
+        expect(done.returncode == 0, f"{words}: {done}")
+    for one in (unix, bound, connected, lingering, listening, *opened):
+        if one is lingering:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        one.close()
+    if it.state() == "checkpointed":
+        bed.operation("restore", it.job)
     it.ask()
 
 

@@ -90,6 +90,27 @@ def saved_on_stop_and_restored_on_start(bed):
 
 
 @case
+def names_that_are_hostile(bed):
+    """Of an instance of the unit: words that are options, filters, paths or commands elsewhere. No other job is meant by them, and nothing
+    is run."""
+    jobs = {name: bed.counter(name=name, mib=4)[0] for name in ("a", "runs", "rests", "saved")}
+    bed.ok("suspend", "rests")
+    bed.ok("checkpoint", "saved")
+    states = {name: bed.state(job) for name, job in jobs.items()}
+    went = os.path.join(bed.dir, "went")
+    names = ("--all", "-a", "--all-users", "-h", "--", "a,state=running", "a,state=suspended", "name=a", "a,", "a=", f"$(touch {went})", f"`touch {went}`",
+             f"x; touch {went}", "a b", "*", "a\n", "\x1b[2J", "..", "../a", "/etc/passwd", f"{os.getuid()}/a", "%n", "x" * 300, "\u202e", "")
+    for name in names:
+        for what in ("start", "stop"):
+            done = run([SCRIPT, bed.brumate, what, name, "touch", went], env=bed.command_env(), timeout=60)
+            expect(what == "stop" or done.code != 0, f"{name!a} was started: {done.why()}")
+            expect(done.code >= 0 and not set(done.out + done.err) & set("\x1b\u202e"), f"{name!a}: {done.why()!a}")
+        expect({one: bed.state(job) for one, job in jobs.items()} == states, f"{name!a} is another job")
+        expect(not os.path.exists(went), f"{name!a} ran")
+        expect(len(bed.list("ps", "jobs", "--all")) == len(jobs), f"{name!a} is a job")
+
+
+@case
 def what_cannot_be_saved_runs_on(bed):
     service = Service(bed)
     service.start()
