@@ -110,6 +110,127 @@ def a_job_that_is_there_twice(bed):
     log.goes_on()
 
 
+CHANGES = """
+import os, socket, sys
+jobs, secret, record = sys.argv[1:4]
+folders = [os.path.join(jobs, name) for name in ("aaaaaaaa", "bbbbbbbb", "cccccccc")]
+def link(path): os.symlink(secret, path)
+def huge(path):
+    with open(path, "w") as file:
+        file.write(record.replace("NAME", "huge"))
+        file.truncate(1 << 43)
+def growing(path):
+    with open(path, "w") as file:
+        file.write(record.replace("NAME", "grows") + " " * (1 << 20))
+def good(path):
+    with open(path, "w") as file:
+        file.write(record.replace("NAME", "changes"))
+kinds = [link, os.mkfifo, huge, growing, good, os.mkdir]
+for folder in folders:
+    os.mkdir(folder, 0o700)
+number = 0
+while True:
+    for folder in folders:
+        number += 1
+        made, path = os.path.join(folder, "new"), os.path.join(folder, "job.json")
+        kinds[number % len(kinds)](made)
+        try:
+            os.rename(made, path)
+        except OSError:
+            if os.path.isdir(path):
+                os.rmdir(path)
+            else:
+                os.unlink(path)
+            os.rename(made, path)
+    if number == 300:
+        print("changes", flush=True)
+"""
+
+
+@case
+@as_user
+def records_that_change_while_root_reads(bed):
+    """From a link to root's own into a pipe, a file of terabytes, one that grows, and back. The jobs of others are all there."""
+    needs_root()
+    with UserBed(find_build()) as attacker:
+        his, _ = attacker.counter(name="his", mib=4)
+        job, log = bed.counter(name="train", mib=4)
+        jobs = os.path.join(attacker.own["BRUMATE_STATE_DIR"], "jobs")
+        record = json.loads(read_text(os.path.join(jobs, his, "job.json")))
+        secret = os.path.join(attacker.dir, "secret")
+        with open(secret, "w", encoding="utf-8") as file:
+            json.dump(record | {"name": "roots-own", "id": "aaaaaaaa"}, file)
+        os.chmod(secret, 0o600)
+        text = json.dumps(record | {"name": "NAME", "state": "exited"})
+        changer = attacker.start(["/usr/bin/python3", "-c", CHANGES, jobs, secret, text], "changes")
+        changer.log.wait_for("^(changes|Traceback)", 60)
+        for _ in range(5):
+            for command in (("ps", "--all-users", "--all"), ("metrics", "--all-users")):
+                done = Measured(bed, *command)
+                expect(done.code == 0 and job in done.out and "roots-own" not in done.out, f"{command}: exit {done.code}: {done.out[-300:]}")
+                expect(done.peak < 512 * MIB, f"{command} took {done.peak // MIB} MiB")
+        ok(as_root(bed, "suspend", f"{bed.uid}/{job}"))
+        ok(as_root(bed, "resume", f"{bed.uid}/{job}"))
+        expect(changer.process.poll() is None and "Traceback" not in changer.log.text(), changer.log.tail())
+        os.killpg(changer.pid, signal.SIGKILL)
+        changer.process.wait()
+        log.goes_on()
+        run(["rm", "-rf", *(os.path.join(jobs, 8 * letter) for letter in "abc")])
+
+
+SILENT = """
+import os, signal, socket, sys
+path, backlog = sys.argv[1], int(sys.argv[2])
+listener, held = socket.socket(socket.AF_UNIX), []
+os.unlink(path)
+listener.bind(path)
+listener.listen(backlog)
+print("silent", flush=True)
+if backlog:
+    while True:
+        held.append(listener.accept())  # and says nothing
+while True:  # until there is no place to wait in
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].setblocking(False)
+    try:
+        held[-1].connect(path)
+    except BlockingIOError:
+        print("full", flush=True)
+        signal.pause()
+"""
+
+
+@case
+@as_user
+def a_broker_and_a_shim_that_never_answer(bed):
+    """Programs of a user's are in their place, and take connections or have no room for one: nobody but that user waits."""
+    needs_root()
+    with UserBed(find_build()) as attacker:
+        his, _ = attacker.counter(name="his", mib=4)
+        attacker.ok("suspend", his)
+        attacker.ok("resume", his)
+        job, log = bed.counter(name="train", mib=4)
+        broker, = (os.path.join(attacker.runtime_dir, name) for name in os.listdir(attacker.runtime_dir) if name.startswith("broker") and name.endswith(".sock"))
+        shim = os.path.join(attacker.own["BRUMATE_STATE_DIR"], "jobs", his, "shim.sock")
+        for backlog in (16, 0):
+            silent = [attacker.start(["/usr/bin/python3", "-c", SILENT, path, str(backlog)], "silent") for path in (broker, shim)]
+            for one in silent:
+                one.log.wait_for("^silent" if backlog else "^full", 60)
+            for command in (("ps", "--all-users"), ("metrics", "--all-users")):
+                done = ok(as_root(bed, *command))
+                expect(job in done.out, f"{command}: the job of another is not there: {done.err}")
+            begun = time.monotonic()
+            done = as_root(bed, "suspend", f"{attacker.uid}/{his}", "--timeout", "3s")
+            expect(done.code == EXIT_TIMEOUT and time.monotonic() - begun < 30, done.why())
+            ok(as_root(bed, "suspend", f"{bed.uid}/{job}"))
+            ok(as_root(bed, "resume", f"{bed.uid}/{job}"))
+            for one in silent:
+                os.killpg(one.pid, signal.SIGKILL)
+                one.process.wait()
+        attacker.kill_shim(his)  # whom nobody reaches any more
+        log.goes_on()
+
+
 SHIM = """
 import fcntl, json, os, socket, sys
 folder, text = sys.argv[1], json.loads(sys.argv[2])
