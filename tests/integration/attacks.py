@@ -88,6 +88,34 @@ def huge_records(bed):
 
 @case
 @as_user
+def hundreds_of_jobs_in_metrics(bed):
+    """Each would be some 40 series, and who scrapes has a limit for all of them. So many of a user's count, and all of the others'."""
+    needs_root()
+    with UserBed(find_build()) as attacker:
+        his, _ = attacker.counter(name="his", mib=4)
+        jobs = os.path.join(attacker.own["BRUMATE_STATE_DIR"], "jobs")
+        record = json.loads(read_text(os.path.join(jobs, his, "job.json"))) | {"state": "exited"}
+        for number in range(600):
+            folder = os.path.join(jobs, f"{number:08x}")
+            os.mkdir(folder, 0o700)
+            with open(os.path.join(folder, "job.json"), "w", encoding="utf-8") as file:
+                json.dump(record | {"id": f"{number:08x}", "name": f"n{number}"}, file)
+        run(["chown", "-R", str(attacker.uid), jobs])
+        job, log = bed.counter(name="train", mib=4)
+
+        def looked():  # on a busy machine the time for a look may be over
+            done = ok(as_root(bed, "metrics", "--all-users"))
+            expect(f'brumate_job_state{{job="{job}"' in done.out, "the job of another is not there")
+            n = len([line for line in done.out.splitlines() if line.startswith("brumate_job_state{") and f'user="{attacker.uid}"' in line])
+            return n and (n, done.err)
+        n, said = wait_until(looked, "a look at the jobs of the attacker", 120)
+        expect(n == 512 and "has more than 512 jobs" in said, f"{n}: {said}")
+        log.goes_on()
+        run(["find", jobs, "-name", "000*", "-prune", "-exec", "rm", "-rf", "{}", "+"])
+
+
+@case
+@as_user
 def a_job_that_is_there_twice(bed):
     """Two records of one id, in one instance and in two: each series of root's metrics is there once, or Prometheus takes none."""
     needs_root()

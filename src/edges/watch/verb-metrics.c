@@ -36,6 +36,7 @@ enum {
 	ANSWER_TIMEOUT_MS = 2000,
 	REQUESTS_MAX = 16,
 	LOOK_AGAIN_MS = 1000, /* what those who may ask cost us has a bound */
+	JOBS_OF_USER_MAX = 512,
 };
 
 /* ---- looking ---- */
@@ -73,6 +74,27 @@ static json_t *list_of(json_t *reply, const char *key, int result, const struct 
 	return result < 0 ? NULL : json_incref(json_object_get(reply, key));
 }
 
+/* Those that count (owned): each is some 40 series, and who scrapes more than is allowed has none of anybody's. */
+static json_t *limit_jobs(json_t *jobs)
+{
+	auto_json json_t *n_of = json_object();
+	json_t *some = json_array(), *job;
+	size_t i;
+
+	json_array_foreach (jobs, i, job) {
+		const char *user = text_of(job, "user");
+		const json_int_t n = json_integer_value(json_object_get(n_of, user)) + 1;
+
+		json_object_set_new(n_of, user, json_integer(n));
+		if (n <= JOBS_OF_USER_MAX || !strcmp(user, "root"))
+			json_array_append(some, job);
+		else if (n == JOBS_OF_USER_MAX + 1)
+			log_warn("user %s has more than %d jobs: the others are left out", user,
+				 JOBS_OF_USER_MAX);
+	}
+	return some;
+}
+
 static json_t *jobs_seen(bool all_users)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
@@ -80,7 +102,11 @@ static json_t *jobs_seen(bool all_users)
 	int r = all_users ? users_list(&reply, p, USERS_LOOK_MS, NULL, &err)
 			  : client_ask("List", p, &reply, &err);
 
-	return list_of(reply, "jobs", r, &err);
+	json_t *jobs = list_of(reply, "jobs", r, &err);
+	if (!jobs || !all_users)
+		return jobs;
+	auto_json json_t *all = jobs;
+	return limit_jobs(all);
 }
 
 static json_t *checkpoints_seen(void)
