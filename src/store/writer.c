@@ -499,6 +499,28 @@ static int encode_and_write(struct store_writer *w, struct manifest *m, struct b
 	return r < 0 ? r : write_manifest(w, text, len, err);
 }
 
+/* The owner of the store's directory may have put something else in the place of what was written. The manifests are compared, as
+ * not each file system has a directory keep its inode number when it is renamed. */
+static int check_place(const struct store_writer *w, const char *path, struct brumate_error *err)
+{
+	char name[MANIFEST_ID_BYTES + sizeof(STORE_MANIFEST_NAME) + 1];
+	struct stat own, there;
+
+	snprintf(name, sizeof(name), "%s/" STORE_MANIFEST_NAME, w->id);
+	auto_close int fd = files_open(w->store_fd, name, &there);
+	if (files_cannot_tell(-fd))
+		return files_fail(err, -fd, path, "look for it");
+	if (fstatat(w->dir_fd, STORE_MANIFEST_NAME, &own, AT_SYMLINK_NOFOLLOW) < 0)
+		return files_fail(err, errno, path, "look at the manifest");
+	if (fd >= 0 && own.st_uid == there.st_uid && own.st_size == there.st_size &&
+	    own.st_mtim.tv_sec == there.st_mtim.tv_sec &&
+	    own.st_mtim.tv_nsec == there.st_mtim.tv_nsec)
+		return 0;
+	brumate_fail(err, ESTALE, "%s: somebody has put something else in its place", path);
+	brumate_hint(err, "choose a directory of your own with --dir");
+	return -ESTALE;
+}
+
 /* Gives the checkpoint its final name. Undone if it cannot be made durable: after a failure the caller resumes the
  * job, and must not find a checkpoint that it does not know of. */
 static int publish(struct store_writer *w, struct brumate_error *err)
@@ -518,6 +540,9 @@ static int publish(struct store_writer *w, struct brumate_error *err)
 		renameat(w->store_fd, w->id, w->store_fd, partial);
 		return files_fail(err, -r, path, "write the store to disk");
 	}
+	r = check_place(w, path, err);
+	if (r < 0)
+		return r;
 	free(w->path);
 	w->path = take_ptr(&path);
 	w->committed = true;

@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from as_root import as_root, env_of_root, needs_root, ok
-from cases import Background, EXIT_BUSY, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_USAGE, MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
+from cases import Background, EXIT_BUSY, EXIT_PERMISSION, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_USAGE, MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
 
 
 PLACES = 1024  # of users, that root looks at: USERS_MAX of src/cli/users.c
@@ -625,6 +625,32 @@ def a_folder_of_sets_that_is_anothers(bed):
         bed.ok(*line)
         expect(os.stat(folder).st_mode & 0o777 == 0o755, "its mode is another")
         bed.ok("set", "restore", "--dir", store, "one", "--timeout", "60s")
+        log.goes_on()
+
+
+@case
+def a_store_whose_owner_exchanges_checkpoints(bed):
+    """While one is written, for a link to somewhere else: nothing is written there, and the job does not end for what is not there."""
+    needs_root()
+    job, log = bed.counter(name="train", mib=4)
+    with shared_store(bed, 0o755) as (store, attacker):
+        os.chown(store, attacker.uid, attacker.uid)
+        for name, point in (("one", "checkpoint.image.end"), ("two", "checkpoint.criu.begin")):
+            elsewhere = os.path.join(bed.dir, f"elsewhere-of-{name}")
+            for folder in ("criu", "memory"):
+                os.makedirs(os.path.join(elsewhere, folder), 0o700)
+            script = f"mv .{name}.partial taken-{name} && ln -s {elsewhere} .{name}.partial; echo done"
+            with bed.held_at(point, "checkpoint", job, "--dir", store, "--name", name) as checkpoint:
+                attacker.start(["sh", "-c", script], "exchanges", cwd=store).log.wait_for("^done", 60)
+            code, _, err = checkpoint.end(60)
+            expect(code == EXIT_STILL_RUNNING and "somebody has put something else in its place" in err, f"{point}: exit {code}: {err}")
+            expect(os.path.islink(os.path.join(store, name)), f"it was not exchanged: this test proves nothing: {os.listdir(store)}")
+            found = [files for _, _, files in os.walk(elsewhere) if files]
+            expect(not found, f"written through the link: {found}")
+            bed.expect_state(job, "running")
+            log.goes_on()
+        bed.ok("checkpoint", job)
+        bed.ok("restore", job)
         log.goes_on()
 
 
