@@ -5,7 +5,6 @@
  */
 #pragma once
 
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -61,8 +60,6 @@ enum criu_log_level { CRIU_LOG_ERROR = 1, CRIU_LOG_WARNING = 2, CRIU_LOG_INFO = 
 /* Exported by CRIU; absent where the plugin's code is tested alone. */
 extern void print_on_level(unsigned level, const char *format, ...)
 	__attribute__((weak, format(printf, 2, 3)));
-extern void vprint_on_level(unsigned level, const char *format, va_list arguments)
-	__attribute__((weak));
 /** Names a plugin without which CRIU refuses to restore the image being dumped. */
 extern int add_inventory_plugin(const char *name) __attribute__((weak));
 /** True if the image names it. CRIU treats a plugin that does not call this as absent. */

@@ -55,14 +55,18 @@ static const struct cr_plugin *load(const char *library)
 
 static void our_print(unsigned level, const char *format, ...)
 {
+	const int error = errno;
+	char text[2048];
 	va_list arguments;
 
 	if (level == CRIU_LOG_ERROR && saved_by->is_loss(format))
 		atomic_store(&is_lost, true);
 	va_start(arguments, format);
-	if (vprint_on_level)
-		vprint_on_level(level, format, arguments);
+	vsnprintf(text, sizeof(text), format, arguments);
 	va_end(arguments);
+	if (print_on_level)
+		print_on_level(level, "%s", text);
+	errno = error;
 }
 
 /* "ID" or "ID FROM=TO,..." */
