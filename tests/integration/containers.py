@@ -15,7 +15,7 @@ import tarfile
 
 from cases import Bed, case, expect, main, read_text, wait_until
 from harness import Failed, Skipped, process_start
-from runc import Container, by_library, find_in
+from runc import Container, by_library, fails_and_can_be_repeated, fails_and_goes_on, find_in, kill_engine_at
 
 COUNTER = "/bin/counter --mib 64 --chunk-mib 16 --interval-ms 60"
 
@@ -350,18 +350,6 @@ def image_asks_for_the_plugin(bed):
         container.restored().log().goes_on()
 
 
-def fails_and_goes_on(container, point, action, reason):
-    """A checkpoint during which that happens fails, says why in its log, and the container has its GPU."""
-    container.bed.fault(point, action)
-    expect(container.checkpoint() != 0, f"{point} {action}: the checkpoint did not fail")
-    expect(not os.path.exists(container.bed.fault_file), f"{point} was not reached")
-    if reason:
-        expect(re.search(reason, container.dump_log()), f"{point} {action}: {container.reason('dump.log')}")
-    expect(container.state() == "running", f"{point} {action}: the container is {container.state()}")
-    container.log().goes_on()
-    shutil.rmtree(container.image)
-
-
 SAVE_POINTS = ("container.save", "container.gpu-lock.end", "container.gpu-checkpoint.begin", "container.gpu-checkpoint.end",
                "container.record.end", "container.check")
 
@@ -391,24 +379,6 @@ def criu_killed_at_a_checkpoint(bed):
         for point in SAVE_POINTS:
             fails_and_goes_on(container, point, "kill:criu", None)
         container.saved().restored().log().goes_on()
-
-
-def kill_engine_at(container, point):
-    """A checkpoint whose runc is killed while the helper is at that point, until its CRIU has ended."""
-    fifo = container.bed.fault_file + ".held"
-    container.bed.fault(point, "hold")
-    os.makedirs(container.image)
-    engine = container.spawn(*container.checkpoint_words(), container.id)
-    wait_until(lambda: os.path.exists(fifo) or engine.poll() is not None, f"{point} to be reached")
-    expect(engine.poll() is None, f"{point} was not reached: {container.reason('dump.log')}")
-    threads = os.listdir(f"/proc/{engine.pid}/task")
-    criu = [int(pid) for tid in threads for pid in read_text(f"/proc/{engine.pid}/task/{tid}/children").split()]
-    engine.kill()
-    engine.wait()
-    with open(fifo, "wb"):  # whoever waits there is gone as soon as it is open
-        pass
-    for pid in criu:
-        wait_until(lambda pid=pid: process_start(pid) is None, "the end of CRIU", 60)
 
 
 @case
@@ -444,19 +414,6 @@ def container_killed_at_a_checkpoint(bed):
 
 LOAD_POINTS = ("container.load", "container.restore", "container.gpu-restore.begin", "container.gpu-restore.end",
                "container.gpu-unlock.end")
-
-
-def fails_and_can_be_repeated(container, point, action, reason):
-    """A restore during which that happens fails, says why in its log, and leaves no container but the image."""
-    container.bed.fault(point, action)
-    expect(container.restore() != 0, f"{point} {action}: the restore did not fail")
-    expect(not os.path.exists(container.bed.fault_file), f"{point} was not reached: {container.reason('restore.log')}")
-    # Where CRIU was killed, the helper ends what is there of the container after runc has ended.
-    wait_until(lambda: not [p for p in container.bed.processes() if "brumate-container" in p[1]], "the helper's end", 60)
-    if reason:
-        expect(re.search(reason, container.dump_log("restore.log")), f"{point} {action}: {container.reason('restore.log')}")
-    expect(container.state() in ("none", "stopped"), f"{point} {action}: the container is {container.state()}")
-    container.end()
 
 
 @case

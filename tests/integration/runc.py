@@ -218,7 +218,7 @@ class Container:
         self.image = os.path.join(self.dir, "image")
         self.init = None  # pid and start time of the last one seen
         self.env = self._environment()
-        make_rootfs(bed, self.rootfs, programs)
+        self._fill_rootfs(programs)
         self._make_config(command, library, change)
 
     def _environment(self):
@@ -237,13 +237,7 @@ class Container:
         config["process"].update(terminal=False, args=["/bin/sh", "-c", command])
         config["process"].pop("rlimits", None)  # which take a capability that this machine may lack
         config["root"]["readonly"] = False
-        if self.bed.simulated:
-            self._add_simulated(config)
-        else:
-            devices = gpu_devices()
-            config["process"]["env"] += ["LD_LIBRARY_PATH=/driver"]
-            config["linux"]["devices"] = devices
-            config["linux"]["resources"]["devices"] += [allow(device) for device in devices]
+        self._add_gpus(config)
         # CRIU locks a network of the container's own by tools that not every machine has.
         config["linux"]["namespaces"] = [n for n in config["linux"]["namespaces"] if n["type"] not in ("network", "cgroup")]
         config["linux"]["cgroupsPath"] = "/" + self.cgroup
@@ -255,6 +249,18 @@ class Container:
         with open(path, "w", encoding="utf-8") as file:
             json.dump(config, file)
         self.use_plugin(True)
+
+    def _fill_rootfs(self, programs):
+        make_rootfs(self.bed, self.rootfs, programs)
+
+    def _add_gpus(self, config):
+        if self.bed.simulated:
+            self._add_simulated(config)
+            return
+        devices = gpu_devices()
+        config["process"]["env"] += ["LD_LIBRARY_PATH=/driver"]
+        config["linux"]["devices"] = devices
+        config["linux"]["resources"]["devices"] += [allow(device) for device in devices]
 
     def _add_simulated(self, config):
         sim = self.bed.own["BRUMATE_SIM_DIR"]
@@ -401,3 +407,48 @@ class Container:
             if not kind:  # else that is what matters
                 raise
             self.bed.note(str(failed))
+
+
+# ---- what goes wrong ----
+
+def fails_and_goes_on(container, point, action, reason):
+    """A checkpoint during which that happens fails, says why in its log, and the container has its GPU."""
+    container.bed.fault(point, action)
+    expect(container.checkpoint() != 0, f"{point} {action}: the checkpoint did not fail")
+    expect(not os.path.exists(container.bed.fault_file), f"{point} was not reached")
+    if reason:
+        expect(re.search(reason, container.dump_log()), f"{point} {action}: {container.reason('dump.log')}")
+    expect(container.state() == "running", f"{point} {action}: the container is {container.state()}")
+    container.log().goes_on()
+    shutil.rmtree(container.image)
+
+
+def kill_engine_at(container, point):
+    """A checkpoint whose runc is killed while the helper is at that point, until its CRIU has ended."""
+    fifo = container.bed.fault_file + ".held"
+    container.bed.fault(point, "hold")
+    os.makedirs(container.image)
+    engine = container.spawn(*container.checkpoint_words(), container.id)
+    wait_until(lambda: os.path.exists(fifo) or engine.poll() is not None, f"{point} to be reached")
+    expect(engine.poll() is None, f"{point} was not reached: {container.reason('dump.log')}")
+    threads = os.listdir(f"/proc/{engine.pid}/task")
+    criu = [int(pid) for tid in threads for pid in read_text(f"/proc/{engine.pid}/task/{tid}/children").split()]
+    engine.kill()
+    engine.wait()
+    with open(fifo, "wb"):  # whoever waits there is gone as soon as it is open
+        pass
+    for pid in criu:
+        wait_until(lambda pid=pid: process_start(pid) is None, "the end of CRIU", 60)
+
+
+def fails_and_can_be_repeated(container, point, action, reason):
+    """A restore during which that happens fails, says why in its log, and leaves no container but the image."""
+    container.bed.fault(point, action)
+    expect(container.restore() != 0, f"{point} {action}: the restore did not fail")
+    expect(not os.path.exists(container.bed.fault_file), f"{point} was not reached: {container.reason('restore.log')}")
+    # Where CRIU was killed, the helper ends what is there of the container after runc has ended.
+    wait_until(lambda: not [p for p in container.bed.processes() if "brumate-container" in p[1]], "the helper's end", 60)
+    if reason:
+        expect(re.search(reason, container.dump_log("restore.log")), f"{point} {action}: {container.reason('restore.log')}")
+    expect(container.state() in ("none", "stopped"), f"{point} {action}: the container is {container.state()}")
+    container.end()
