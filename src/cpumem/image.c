@@ -56,17 +56,6 @@ struct cpu_memory_image {
 	uint64_t start_ns;
 };
 
-static char *format_map(const struct dev_gpu_pair *pairs, size_t n)
-{
-	const size_t room = n * (2 * DEV_UUID_TEXT_BYTES) + 1;
-	char *text = calloc(1, room);
-
-	for (size_t i = 0, at = 0; text && i < n; i++)
-		at += (size_t)snprintf(text + at, room - at, "%s%s=%s", i ? "," : "", pairs[i].from,
-				       pairs[i].to);
-	return text;
-}
-
 int cpu_memory_image_open(struct cpu_memory_image **ret, const struct gpu_vendor *vendor,
 			  const struct dev_gpu_pair *pairs, size_t n_pairs,
 			  struct criu_options *options, struct brumate_error *err)
@@ -80,7 +69,7 @@ int cpu_memory_image_open(struct cpu_memory_image **ret, const struct gpu_vendor
 	c->plugin = (struct criu_plugin){ .table_fd = -1,
 					  .devices = vendor->saved_by_criu ? "" : vendor->devices,
 					  .vendor = vendor->saved_by_criu ? vendor->id : NULL };
-	if (c->plugin.vendor && n_pairs && !(c->gpu_map = format_map(pairs, n_pairs)))
+	if (c->plugin.vendor && n_pairs && !(c->gpu_map = dev_gpu_pairs_format(pairs, n_pairs)))
 		return brumate_fail(err, ENOMEM, "%m");
 	c->plugin.gpu_map = c->gpu_map;
 	c->user = options->user;

@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -118,6 +119,17 @@ int dev_act(const struct dev_backend *b, pid_t pid, enum dev_action action, uint
 }
 
 /* ---- UUIDs as text, and maps between GPUs: pure ---- */
+
+char *dev_gpu_pairs_format(const struct dev_gpu_pair *pairs, size_t n)
+{
+	const size_t room = n * (2 * DEV_UUID_TEXT_BYTES) + 1;
+	char *text = calloc(1, room);
+
+	for (size_t i = 0, at = 0; text && i < n; i++)
+		at += (size_t)snprintf(text + at, room - at, "%s%s=%s", i ? "," : "", pairs[i].from,
+				       pairs[i].to);
+	return text;
+}
 
 void dev_uuid_format(char ret[static DEV_UUID_TEXT_BYTES],
 		     const uint8_t uuid[static DEV_UUID_BYTES])

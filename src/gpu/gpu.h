@@ -60,6 +60,9 @@ struct dev_gpu_pair {
 	char from[DEV_UUID_TEXT_BYTES], to[DEV_UUID_TEXT_BYTES];
 };
 
+/** "FROM=TO,..." (owned); NULL without memory. */
+char *dev_gpu_pairs_format(const struct dev_gpu_pair *pairs, size_t n);
+
 struct dev_process {
 	pid_t pid; /* 0: not filled in */
 	enum dev_state state;
