@@ -139,11 +139,15 @@ static bool call_fails(enum kernel_call call)
 	return r;
 }
 
-/* As /proc has it: the one whom CRIU means when it is in another namespace of pids. */
+/* As the machine's /proc has it, which a container has under another name: the one whom CRIU means when it is in another namespace of
+ * pids. */
 static pid_t own_pid(void)
 {
 	char text[16];
-	ssize_t n = readlink("/proc/self", text, sizeof(text) - 1);
+	ssize_t n = readlink(KERNEL_CONTAINER_PROC "/self", text, sizeof(text) - 1);
+
+	if (n < 0)
+		n = readlink("/proc/self", text, sizeof(text) - 1);
 
 	text[n > 0 ? n : 0] = '\0';
 	return atoi(text);
@@ -355,12 +359,28 @@ static uint32_t count_bos(const struct kernel_process *p)
 	return n;
 }
 
+/* As the process itself knows it, which is how CRIU restores it. */
+static pid_t inner_pid(pid_t pid)
+{
+	char path[64], line[256];
+	int inner = pid;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	FILE *f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		if (!strncmp(line, "NSpid:", 6))
+			inner = atoi(strrchr(line, '\t') + 1);
+	if (f)
+		fclose(f);
+	return inner;
+}
+
 static int process_info(struct kernel *k, struct kernel_process *p, struct kfd_criu *c)
 {
 	if (fails(k, CALL_PROCESS_INFO))
 		return -ENOMEM;
 	p->is_paused = true;
-	c->pid = (uint32_t)p->pid;
+	c->pid = (uint32_t)inner_pid(p->pid);
 	c->n_devices = k->n_gpus;
 	c->n_bos = count_bos(p);
 	c->n_objects = KERNEL_QUEUES;

@@ -13,6 +13,9 @@
 #include <sys/ioctl.h>
 #include <sys/types.h>
 
+/* Where containers have the machine's /proc: the driver knows processes by its pids. */
+#define KERNEL_CONTAINER_PROC "/proc-of-the-machine"
+
 enum {
 	KERNEL_GPUS = 2,
 	KERNEL_PROCESSES = 16,

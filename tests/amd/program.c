@@ -3,7 +3,9 @@
  * A program that uses both GPUs of the stand-in (kernel.h) as the runtimes of real ones do: by /dev/kfd and the render nodes, with
  * memory that it maps and a queue on each. Step after step it has each GPU add one to all its words, and looks at them.
  *
- *	program [--children N] [--gpus N]
+ *	program [--children N] [--gpus N] [--memory-mib N]
+ *
+ * With --memory-mib it has so much memory of its own, too, and looks at it at each step.
  */
 #include "kernel.h"
 
@@ -99,10 +101,39 @@ static void await(const struct side *s)
 		nanosleep(&moment, NULL);
 }
 
-static int count(int n_gpus, int child)
+/* Memory that says of each of its words which one it is. */
+struct own_memory {
+	uint64_t *words;
+	size_t n;
+};
+
+static struct own_memory allocate_own(size_t len_bytes)
+{
+	struct own_memory m = { .n = len_bytes / sizeof(*m.words) };
+
+	if (!m.n)
+		return m;
+	m.words = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (m.words == MAP_FAILED)
+		die("memory");
+	for (size_t i = 0; i < m.n; i++)
+		m.words[i] = ~i;
+	return m;
+}
+
+static bool is_right(const struct own_memory *m)
+{
+	for (size_t i = 0; i < m->n; i++)
+		if (m->words[i] != ~i)
+			return false;
+	return true;
+}
+
+static int count(int n_gpus, int child, size_t own_bytes)
 {
 	int kfd = open("/dev/kfd", O_RDWR | O_CLOEXEC);
 	struct side sides[KERNEL_GPUS];
+	const struct own_memory own = allocate_own(own_bytes);
 
 	if (kfd < 0)
 		die("/dev/kfd");
@@ -122,6 +153,10 @@ static int count(int n_gpus, int child)
 					return 1;
 				}
 		}
+		if (!is_right(&own)) {
+			printf("step %u BAD: memory\n", step);
+			return 1;
+		}
 		if (child)
 			printf("child %d at %u\n", child, step);
 		else
@@ -132,6 +167,7 @@ static int count(int n_gpus, int child)
 int main(int argc, char **argv)
 {
 	int n_gpus = KERNEL_GPUS, n_children = 0;
+	size_t own_bytes = 0;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	for (int i = 1; i + 1 < argc; i += 2) {
@@ -139,9 +175,11 @@ int main(int argc, char **argv)
 			n_gpus = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--children"))
 			n_children = atoi(argv[i + 1]);
+		else if (!strcmp(argv[i], "--memory-mib"))
+			own_bytes = (size_t)atoi(argv[i + 1]) << 20;
 	}
 	for (int i = 0; i < n_children; i++)
 		if (fork() == 0)
-			return count(n_gpus, i + 1);
-	return count(n_gpus, 0);
+			return count(n_gpus, i + 1, 0);
+	return count(n_gpus, 0, own_bytes);
 }
