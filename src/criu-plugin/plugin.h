@@ -133,6 +133,18 @@ int device_decode(struct device_record *ret, const char *text, size_t len_bytes)
 /** Loads it, and puts its hooks into @ours where we have none. Returns the number of hooks that there are then. */
 unsigned vendor_load(struct cr_plugin *ours);
 
+/**
+ * In the CRIU of an engine, whose environment names no vendor, it is loaded once the processes, or their images, name one. CRIU
+ * lists the hooks of a plugin once, after its init: before that there has to be room for those of the vendor's.
+ * vendor_room(): how many hooks @ours is to have for that, as many as before where no plugin of a vendor is installed.
+ * vendor_keep_room(): puts hooks that leave all to others where there are none.
+ */
+unsigned vendor_room(const struct cr_plugin *ours);
+void vendor_keep_room(struct cr_plugin *ours);
+
+/** Loads that of the vendor in @text ("ID" or "ID FROM=TO,..."), and starts it. As vendor_init(). */
+int vendor_use(struct cr_plugin *ours, const char *text, int stage, const char **ret_why);
+
 /** 0, -ELIBACC: it is not loaded, for the reason @ret_why; what its own returns. */
 int vendor_init(int stage, const char **ret_why);
 
@@ -148,6 +160,8 @@ int vendor_update_map(const char *path, uint64_t address, uint64_t old_offset, u
 		      int *fd);
 /** -EIO: some of its work in this process failed, although it reports none. */
 int vendor_resume(int pid);
+/** The same, of its work at the end of a dump, which it has since CRIU 4.3. */
+int vendor_dump_late(int pid);
 
 /* ---- system calls of restored threads ---- */
 

@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@
 #include "gpu/saved-by.h"
 
 static const struct gpu_saved_by *saved_by;
-static const char *gpu_map = "";
+static char gpu_map[GPU_MAP_BYTES];
 static const struct cr_plugin *theirs;
 static char why[512]; /* it is not loaded */
 
@@ -31,15 +32,27 @@ static atomic_bool is_lost; /* in this process, one that CRIU builds or CRIU its
 static int *dumped;
 static size_t n_dumped;
 
-static const struct cr_plugin *load(const char *library)
+/* @folder: from that of this library. False: it is not known where that is. */
+static bool find_library(char path[static PATH_MAX], const char *folder, const char *library)
 {
-	char path[4096];
 	Dl_info us;
 
-	if (!dladdr((void *)load, &us) || !strrchr(us.dli_fname, '/'))
+	if (!dladdr((void *)find_library, &us) || !strrchr(us.dli_fname, '/'))
+		return false;
+	int n = snprintf(path, PATH_MAX, "%.*s/%s%s",
+			 (int)(strrchr(us.dli_fname, '/') - us.dli_fname), us.dli_fname, folder,
+			 library);
+	return n > 0 && n < PATH_MAX;
+}
+
+static const struct cr_plugin *load(const char *folder, const char *library)
+{
+	char path[PATH_MAX];
+
+	if (!find_library(path, folder, library)) {
+		snprintf(why, sizeof(why), "%s: its folder is not known", library);
 		return NULL;
-	snprintf(path, sizeof(path), "%.*s/%s", (int)(strrchr(us.dli_fname, '/') - us.dli_fname),
-		 us.dli_fname, library);
+	}
 	void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	const struct cr_plugin *p = handle ? dlsym(handle, "CR_PLUGIN_DESC") : NULL;
 	if (!p)
@@ -69,17 +82,16 @@ static void our_print(unsigned level, const char *format, ...)
 	errno = error;
 }
 
-/* "ID" or "ID FROM=TO,..." */
-static const struct gpu_saved_by *find_vendor(void)
+/* @text: "ID" or "ID FROM=TO,..." */
+static const struct gpu_saved_by *find_vendor(const char *text)
 {
-	const char *value = getenv(HIDDEN_VENDOR_VARIABLE);
 	char id[32];
 
-	if (!value)
+	if (!text)
 		return NULL;
-	const size_t len = strcspn(value, " ");
-	snprintf(id, sizeof(id), "%.*s", (int)len, value);
-	gpu_map = value + len + (value[len] == ' ');
+	const size_t len = strcspn(text, " ");
+	snprintf(id, sizeof(id), "%.*s", (int)len, text);
+	snprintf(gpu_map, sizeof(gpu_map), "%s", text + len + (text[len] == ' '));
 	return gpu_saved_by_find(id);
 }
 
@@ -101,18 +113,73 @@ static bool watch(void)
 	return true;
 }
 
-unsigned vendor_load(struct cr_plugin *ours)
+/* The answer to any hook, of any arguments: it is for another plugin. */
+static int is_not_ours(void)
 {
-	saved_by = find_vendor();
-	theirs = saved_by ? load(saved_by->library) : NULL;
+	return -ENOTSUP;
+}
+
+static void begin_with(struct cr_plugin *ours, const char *folder, const char *text)
+{
+	saved_by = find_vendor(text);
+	theirs = saved_by ? load(folder, saved_by->library) : NULL;
 	if (theirs && !watch())
 		theirs = NULL;
-	if (!theirs)
-		return ours->n_hooks;
-	for (unsigned i = 0; i < theirs->n_hooks; i++)
-		if (!ours->hooks[i])
+	for (unsigned i = 0; theirs && i < theirs->n_hooks; i++)
+		if (theirs->hooks[i] && (!ours->hooks[i] || ours->hooks[i] == (void *)is_not_ours))
 			ours->hooks[i] = theirs->hooks[i];
-	return theirs->n_hooks > ours->n_hooks ? theirs->n_hooks : ours->n_hooks;
+}
+
+unsigned vendor_load(struct cr_plugin *ours)
+{
+	begin_with(ours, "", getenv(HIDDEN_VENDOR_VARIABLE));
+	return theirs && theirs->n_hooks > ours->n_hooks ? theirs->n_hooks : ours->n_hooks;
+}
+
+/* ---- in a CRIU that knows no vendor before it sees the processes ---- */
+
+#define OUR_CRIU_FOLDER "../criu-plugin/"
+
+static bool one_is_installed(void)
+{
+	char path[PATH_MAX];
+
+	for (const struct gpu_saved_by *const *v = gpu_saved_by_all; *v; v++)
+		if (find_library(path, OUR_CRIU_FOLDER, (*v)->library) && access(path, F_OK) == 0)
+			return true;
+	return false;
+}
+
+unsigned vendor_room(const struct cr_plugin *ours)
+{
+	const unsigned kinds = criu_hook_kinds();
+
+	if (kinds <= ours->n_hooks || !one_is_installed())
+		return ours->n_hooks;
+	return kinds < CRIU_HOOKS_ROOM ? kinds : CRIU_HOOKS_ROOM;
+}
+
+void vendor_keep_room(struct cr_plugin *ours)
+{
+	const bool is_wanted = one_is_installed();
+
+	for (unsigned i = 0; is_wanted && i < ours->n_hooks; i++)
+		if (!ours->hooks[i])
+			ours->hooks[i] = (void *)is_not_ours;
+}
+
+int vendor_use(struct cr_plugin *ours, const char *text, int stage, const char **ret_why)
+{
+	*ret_why = why;
+	begin_with(ours, OUR_CRIU_FOLDER, text);
+	if (!saved_by)
+		snprintf(why, sizeof(why), "no plugin of the vendor \"%s\" is known here", text);
+	else if (theirs && theirs->n_hooks > ours->n_hooks) {
+		snprintf(why, sizeof(why), "%s was installed while CRIU began: try again",
+			 saved_by->library);
+		theirs = NULL;
+	}
+	return saved_by ? vendor_init(stage, ret_why) : -ELIBACC;
 }
 
 int vendor_init(int stage, const char **ret_why)
@@ -222,5 +289,15 @@ int vendor_resume(int pid)
 	int (*hook)(int) = theirs ? theirs->hooks[CRIU_HOOK_RESUME_DEVICES_LATE] : NULL;
 
 	int r = hook ? hook(pid) : -ENOTSUP;
+	return atomic_load(&is_lost) ? -EIO : r;
+}
+
+int vendor_dump_late(int pid)
+{
+	int (*hook)(int) = theirs && theirs->n_hooks > CRIU_HOOK_DUMP_DEVICES_LATE
+				   ? theirs->hooks[CRIU_HOOK_DUMP_DEVICES_LATE]
+				   : NULL;
+	int r = hook ? hook(pid) : -ENOTSUP;
+
 	return atomic_load(&is_lost) ? -EIO : r;
 }

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { GPU_MAP_BYTES = 8192 }; /* room for "FROM=TO,..." of all GPUs */
+
 /* A function of the plugin, the one that is called in its place, and where that finds it. */
 struct gpu_saved_call {
 	const char *name;
@@ -30,6 +32,9 @@ struct gpu_saved_by {
 	/* Resumes the process that opened @fd, one of @files, if the plugin left it paused. */
 	void (*go_on)(int fd);
 };
+
+/** All that are known; ends with NULL. */
+extern const struct gpu_saved_by *const gpu_saved_by_all[];
 
 /** NULL: no plugin of that vendor is known. */
 const struct gpu_saved_by *gpu_saved_by_find(const char *vendor);

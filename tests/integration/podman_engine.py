@@ -75,7 +75,7 @@ class Podman:
         self.criu = find_criu(bed)
         self._write_settings()
         rootfs = os.path.join(self.dir, "rootfs")
-        make_rootfs(bed, rootfs)
+        self._fill_rootfs(rootfs)
         self.driver = os.path.join(self.dir, "driver")
         os.rename(os.path.join(rootfs, "driver"), self.driver)
         expect(run(["tar", "-C", rootfs, "-cf", rootfs + ".tar", "."]).code == 0, "no archive of the root file system")
@@ -88,6 +88,9 @@ class Podman:
             file.write(text)
         os.chmod(path, mode)
         return path
+
+    def _fill_rootfs(self, rootfs):
+        make_rootfs(self.bed, rootfs)
 
     def _write_settings(self):
         """podman gives runc no environment but a path, so what the plugin needs of ours comes from a runc of ours."""
@@ -136,6 +139,10 @@ class Podman:
         expect(done.code == 0, f"{done.why()} {self.reason()}")
         return done.out.strip()
 
+    @staticmethod
+    def _command(mib, name):
+        return COUNTER.format(mib=mib, chunk=min(mib // 4, 64), name=name)
+
     def _gpus(self):
         """Options by which a container has GPUs and the driver."""
         words = ["--volume", f"{self.driver}:/driver:ro"]
@@ -148,7 +155,7 @@ class Podman:
 
     def start(self, name, *options, mib=64, programs=("counter",)):
         """A program for each of these names, which is that of its output."""
-        each = [COUNTER.format(mib=mib, chunk=min(mib // 4, 64), name=program) for program in programs]
+        each = [self._command(mib, program) for program in programs]
         command = f"exec {each[0]}" if len(each) == 1 else " & ".join([*each, "wait"])
         done = self.podman("run", "--detach", "--name", name, "--network", "none", "--cgroup-parent", self.cgroup,
                            "--annotation", f"org.criu.config={self.criu_conf}", "--volume", f"{self.out}:/out",

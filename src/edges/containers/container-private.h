@@ -14,6 +14,7 @@
 #include "base/digest.h"
 #include "base/error.h"
 #include "engine/op.h"
+#include "gpu/vendor.h"
 #include "job/target.h"
 #include "process/process.h"
 
@@ -41,6 +42,8 @@ struct container_record {
 	char image[DIGEST_TEXT_BYTES];
 	bool has_agents;     /* they gave out device memory, which is in the image */
 	bool has_cpu_memory; /* the image has that too, which CRIU's images lack */
+	/* Whose plugin in CRIU saved the state of GPUs among CRIU's images; empty: none, the driver or the agents gave it. */
+	char vendor[GPU_VENDOR_ID_BYTES];
 };
 #define CONTAINER_RECORD_EMPTY ((struct container_record){ 0 })
 void container_record_fini(struct container_record *r);

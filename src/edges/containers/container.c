@@ -302,12 +302,18 @@ static int add_agent_threads(struct runners *r, pid_t pid)
 
 /* ---- the record beside CRIU's images ---- */
 
+/* CRIU's plugin of the vendor saves it, with the processes, and brings it back: the driver has no calls for that. */
+static bool is_by_plugin(const struct op *op)
+{
+	return op->gpus.vendor->saved_by_criu;
+}
+
 /* One that has ended since it was saved will not be there to be restored. */
 static int add_process(struct container_record *record, const struct op *op,
 		       const struct gpu_process *p, struct brumate_error *err)
 {
 	const struct proc_info *info = info_of(&op->tree, p->id);
-	pid_t thread = inner_tid(p->id.pid, p->dev.restore_tid);
+	pid_t thread = inner_tid(p->id.pid, is_by_plugin(op) ? p->id.pid : p->dev.restore_tid);
 
 	if (info && !thread && proc_has_ended(p->id))
 		return 0;
@@ -325,6 +331,9 @@ static int fill_record(struct container_record *record, const struct op *op,
 {
 	const struct target *target = op->target;
 	int r = 0;
+
+	if (is_by_plugin(op))
+		snprintf(record->vendor, sizeof(record->vendor), "%s", op->gpus.vendor->id);
 
 	record->has_agents = op->data.uses_agents;
 	record->has_cpu_memory = cpu_memory_image_is_in(&op->checkpoint.manifest);
@@ -397,6 +406,17 @@ static int container_preflight(struct op *op, struct brumate_error *err)
 	return r < 0 ? r : preflight(op, SCAN_GPU, err);
 }
 
+/* The GPUs are emptied when CRIU dumps the files by which they are used. */
+static int plugin_preflight(struct op *op, struct brumate_error *err)
+{
+	return preflight(op, SCAN_GPU, err);
+}
+
+static int note_gpus(struct op *op, struct brumate_error *err)
+{
+	return placement_record(op->target, &op->gpus, err);
+}
+
 static int park(struct op *op, struct brumate_error *err)
 {
 	int r = step_park(op, err);
@@ -415,6 +435,13 @@ static const struct step container_save_steps[] = {
 	{ "gpu-lock", "calls and kernels in flight", step_gpu_lock, step_undo_gpu },
 	{ "gpu-checkpoint", "device memory to reach host memory", step_gpu_checkpoint,
 	  step_undo_gpu },
+};
+
+static const struct step container_plugin_steps[] = {
+	{ "preflight", "the scan of the container's processes", plugin_preflight, NULL },
+	{ "image", "the directory of CRIU's images", container_memory_begin,
+	  container_memory_abort },
+	{ "gpus", "the driver", note_gpus, NULL },
 };
 
 static const struct step container_finish_steps[] = {
@@ -466,7 +493,7 @@ static int check_running(const struct op *op, struct brumate_error *err)
 /* Without agents all goes as if there were none to be: nothing of ours is left in the container. */
 static int find_agents(struct op *op, struct brumate_error *err)
 {
-	int r = op_find_agents(op, true, err);
+	int r = is_by_plugin(op) ? 0 : op_find_agents(op, true, err);
 
 	if (r == 0 && !op->data.n_agents) {
 		op->target->data_path = JOB_DATA_DRIVER;
@@ -510,6 +537,17 @@ static int find_what_to_save(struct container *c, struct brumate_error *err)
 	return r;
 }
 
+static int take_off(struct op *op, struct brumate_error *err)
+{
+	return is_by_plugin(op)
+		       ? plan_run(container_plugin_steps,
+				  sizeof(container_plugin_steps) / sizeof(*container_plugin_steps),
+				  op, err)
+		       : plan_run(container_save_steps,
+				  sizeof(container_save_steps) / sizeof(*container_save_steps), op,
+				  err);
+}
+
 int container_save(struct container *c, pid_t pid, int images_dir_fd, struct brumate_error *err)
 {
 	struct op *op = &c->op;
@@ -532,8 +570,7 @@ int container_save(struct container *c, pid_t pid, int images_dir_fd, struct bru
 	if ((r = guard(c, err)) < 0)
 		return r;
 	c->saved = true;
-	r = plan_run(container_save_steps,
-		     sizeof(container_save_steps) / sizeof(*container_save_steps), op, err);
+	r = take_off(op, err);
 	park_detach(&op->data); /* connections to outside could not be dumped */
 	log_notes(op);
 	return r < 0 ? r : 1;
@@ -620,6 +657,11 @@ int container_return(struct container *c, struct brumate_error *err)
 
 /* ---- into a restored container ---- */
 
+const char *container_plugin(const struct container *c)
+{
+	return c->op.gpus.n && is_by_plugin(&c->op) ? c->op.gpus.vendor->id : "";
+}
+
 int container_look(struct container *c, int images_dir_fd, char ret_seal[static DIGEST_TEXT_BYTES],
 		   struct brumate_error *err)
 {
@@ -629,8 +671,15 @@ int container_look(struct container *c, int images_dir_fd, char ret_seal[static 
 int container_open(struct container *c, int images_dir_fd, struct brumate_error *err)
 {
 	struct op *op = &c->op;
-	int r;
+	int r = *c->record.vendor ? gpu_set_take_vendor(&op->gpus, c->record.vendor, err) : 0;
 
+	if (r < 0)
+		return r;
+	if (is_by_plugin(op) != (*c->record.vendor != '\0'))
+		return brumate_fail(err, EOPNOTSUPP,
+				    *c->record.vendor ? "no plugin of CRIU restores %s GPUs"
+						      : "it is of other GPUs than those of %s",
+				    op->gpus.vendor->name);
 	/* The record and the job have the same GPUs: one of them owns the list. */
 	c->target.gpus = take_ptr(&c->record.gpus);
 	c->target.n_gpus = c->record.n_gpus;
@@ -651,6 +700,8 @@ static int find_restored(struct op *op, const struct container_process *p, struc
 
 	if (!info)
 		return -EBADMSG;
+	if (is_by_plugin(op))
+		return 0;
 	pid_t tid = find_thread(info->id.pid, p->restore_thread);
 	if (!tid)
 		return brumate_fail(err, EBADMSG, "process %d has no thread %d", p->pid,
@@ -677,6 +728,15 @@ static int find_all_restored(struct container *c, struct runners *runners,
 	for (size_t i = 0; i < c->record.n_processes && r == 0; i++)
 		r = find_restored(op, &c->record.processes[i], runners, err);
 	return r;
+}
+
+char *container_plugin_restore(const struct container *c)
+{
+	auto_free char *map = dev_gpu_pairs_format(c->op.gpus.pairs, c->op.gpus.n_pairs);
+
+	if (!*c->record.vendor)
+		return strdup("");
+	return map ? path_format("%s%s%s", c->record.vendor, *map ? " " : "", map) : NULL;
 }
 
 int container_load(struct container *c, pid_t pid, struct container_thread **ret_threads,
@@ -739,9 +799,11 @@ static const struct step container_restore_steps[] = {
 
 int container_restore(struct container *c, struct brumate_error *err)
 {
-	int r = plan_run(container_restore_steps,
-			 sizeof(container_restore_steps) / sizeof(*container_restore_steps), &c->op,
-			 err);
+	int r = is_by_plugin(&c->op) ? 0
+				     : plan_run(container_restore_steps,
+						sizeof(container_restore_steps) /
+							sizeof(*container_restore_steps),
+						&c->op, err);
 
 	park_detach(&c->op.data);
 	log_notes(&c->op);

@@ -37,6 +37,9 @@ DEFINE_AUTO(struct container *, container_free)
  */
 int container_save(struct container *c, pid_t pid, int images_dir_fd, struct brumate_error *err);
 
+/** Whose plugin in CRIU is to save the GPU state of what container_save() found; empty: none, it is saved. */
+const char *container_plugin(const struct container *c);
+
 /** Refuses a process, stopped by now, that has begun to use a GPU since container_save(). -EBUSY. */
 int container_check(struct container *c, pid_t pid, struct brumate_error *err);
 
@@ -76,6 +79,10 @@ int container_look(struct container *c, int images_dir_fd, char ret_seal[static 
  * Return: 0, -EBADMSG, -EOPNOTSUPP and -ENOSPC (not on the GPUs that are here).
  */
 int container_open(struct container *c, int images_dir_fd, struct brumate_error *err);
+
+/** The same for what container_open() opened: whose plugin is to restore it, and "ID FROM=TO,..." where that is not onto the
+ * same GPUs. Owned; NULL without memory. */
+char *container_plugin_restore(const struct container *c);
 
 /**
  * container_load() - fill memory of a restored tree, stopped as yet, and find the processes whose GPU state is to come back

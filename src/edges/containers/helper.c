@@ -157,6 +157,36 @@ static int tell_seal(const struct service *h, const char *word, char more[static
 	return r;
 }
 
+static int save(const struct service *h, pid_t pid, char more[static ANSWER_BYTES],
+		struct brumate_error *err)
+{
+	int r = container_save(h->container, pid, h->images_dir_fd, err);
+
+	if (r > 0) {
+		const char *vendor = container_plugin(h->container);
+
+		snprintf(more, ANSWER_BYTES, " gpu%s%s", *vendor ? " " : "", vendor);
+	}
+	return r;
+}
+
+static int open_images(const struct service *h, char more[static ANSWER_BYTES],
+		       struct brumate_error *err)
+{
+	int r = container_open(h->container, h->images_dir_fd, err);
+
+	if (r < 0)
+		return r;
+	auto_free char *plugin = container_plugin_restore(h->container);
+	if (!plugin)
+		return brumate_fail(err, ENOMEM, "%m");
+	if (strlen(plugin) > ANSWER_BYTES - 8)
+		return brumate_fail(err, E2BIG, "too many GPUs that are not the same");
+	if (*plugin)
+		snprintf(more, ANSWER_BYTES, " %s", plugin);
+	return r;
+}
+
 static int do_request(const struct service *h, const char *word, pid_t pid,
 		      char more[static ANSWER_BYTES], struct brumate_error *err)
 {
@@ -166,11 +196,8 @@ static int do_request(const struct service *h, const char *word, pid_t pid,
 	int r = fault_point(name);
 	if (r < 0)
 		return brumate_fail(err, -r, "injected at %s: %m", name);
-	if (!strcmp(word, "save")) {
-		r = container_save(h->container, pid, h->images_dir_fd, err);
-		strcpy(more, r > 0 ? " gpu" : "");
-		return r;
-	}
+	if (!strcmp(word, "save"))
+		return save(h, pid, more, err);
 	if (!strcmp(word, "check"))
 		return container_check(h->container, pid, err);
 	if (!strcmp(word, "memory"))
@@ -178,7 +205,7 @@ static int do_request(const struct service *h, const char *word, pid_t pid,
 	if (!strcmp(word, "finish") || !strcmp(word, "look"))
 		return tell_seal(h, word, more, err);
 	if (!strcmp(word, "open"))
-		return container_open(h->container, h->images_dir_fd, err);
+		return open_images(h, more, err);
 	if (!strcmp(word, "adopt"))
 		return container_adopt(h->container, pid, err);
 	if (!strcmp(word, "load"))

@@ -11,7 +11,12 @@
 #include "image/manifest.h"
 #include "wire/wire.h"
 
-enum { VERSION_USUAL = 1, VERSION_WITH_AGENTS = 2, VERSION_WITH_CPU_MEMORY = 3 };
+enum {
+	VERSION_USUAL = 1,
+	VERSION_WITH_AGENTS = 2,
+	VERSION_WITH_CPU_MEMORY = 3,
+	VERSION_BY_PLUGIN = 4
+};
 
 void container_record_fini(struct container_record *r)
 {
@@ -35,13 +40,17 @@ static const struct schema_field record_fields[] = {
 	LIST(struct container_record, "processes", processes, n_processes, process_fields,
 	     CONTAINER_PROCESSES_MAX),
 	LIST(struct container_record, "gpus", gpus, n_gpus, gpu_fields, MANIFEST_GPUS_MAX),
-	LINE(struct container_record, "image", image, .since = VERSION_WITH_AGENTS),
+	LINE(struct container_record, "image", image, .since = VERSION_WITH_AGENTS,
+	     .optional = true),
 	FIELD(struct container_record, "agents", has_agents, FIELD_BOOL,
 	      .since = VERSION_WITH_CPU_MEMORY, .lenient = true),
+	LINE(struct container_record, "vendor", vendor, .since = VERSION_BY_PLUGIN),
 };
 
 static int version_of(const struct container_record *r)
 {
+	if (*r->vendor)
+		return VERSION_BY_PLUGIN;
 	if (r->has_cpu_memory)
 		return VERSION_WITH_CPU_MEMORY;
 	return *r->image ? VERSION_WITH_AGENTS : VERSION_USUAL;
@@ -62,10 +71,10 @@ static int decode_version(int *ret, json_t *o, struct brumate_error *err)
 	int64_t version = 0;
 	int r = wire_get_int(o, "version", 1, INT_MAX, &version, err);
 
-	if (r == 0 && version > VERSION_WITH_CPU_MEMORY)
+	if (r == 0 && version > VERSION_BY_PLUGIN)
 		r = brumate_fail(err, EOPNOTSUPP,
 				 "it is of version %lld, this brumate reads up to %d",
-				 (long long)version, VERSION_WITH_CPU_MEMORY);
+				 (long long)version, VERSION_BY_PLUGIN);
 	if (r == 0 && !version)
 		r = brumate_fail(err, EBADMSG, "version: expected a number");
 	*ret = (int)version;
@@ -79,14 +88,18 @@ static int decode_all(struct container_record *ret, json_t *o, struct brumate_er
 	int version = 0, r = decode_version(&version, o, err);
 
 	ret->has_agents = version > VERSION_USUAL;
-	ret->has_cpu_memory = version == VERSION_WITH_CPU_MEMORY;
 	if (r == 0)
 		r = schema_decode(record_fields, N_OF(record_fields), ret, o, version, err);
 	for (size_t i = 0; r == 0 && i < ret->n_gpus; i++)
 		if (dev_uuid_parse(uuid, ret->gpus[i].uuid) < 0)
 			r = brumate_fail(err, EBADMSG, "gpus: item %zu: no GPU", i);
-	if (r == 0 && version > VERSION_USUAL && digest_parse(&digest, ret->image) < 0)
+	const bool has_image =
+		version > VERSION_USUAL && (*ret->image || version != VERSION_BY_PLUGIN);
+	if (r == 0 && has_image && digest_parse(&digest, ret->image) < 0)
 		r = brumate_fail(err, EBADMSG, "image: expected a digest");
+	if (r == 0 && version == VERSION_BY_PLUGIN && !*ret->vendor)
+		r = brumate_fail(err, EBADMSG, "vendor: expected a name");
+	ret->has_cpu_memory = has_image && version >= VERSION_WITH_CPU_MEMORY;
 	return r;
 }
 

@@ -40,6 +40,9 @@
 #define STREAM_NAME  "streamer-capture.sock"
 #define PARENT_NAME  "parent"
 
+/* Of a vendor's plugin, which logs what it fails at. */
+#define VENDOR_SAYS "the plugin of the GPU's vendor says why"
+
 enum { TIDS_MAX = 1024, PATIENCE_MS = 250 };
 
 static struct {
@@ -108,6 +111,17 @@ static int start_helper(void)
 
 /* ---- dump ---- */
 
+__attribute__((visibility("default"))) extern struct cr_plugin CR_PLUGIN_DESC;
+
+/* @text: whose plugin, and which GPU is to take the place of which. */
+static int use_vendor(const char *text)
+{
+	const char *why = "";
+	int r = vendor_use(&CR_PLUGIN_DESC, text, state.stage, &why);
+
+	return r < 0 ? fail("the plugin of the GPU's vendor", *why ? why : "it does not start") : 0;
+}
+
 static int save_all(pid_t root)
 {
 	char answer[HELPER_ANSWER_BYTES];
@@ -119,8 +133,9 @@ static int save_all(pid_t root)
 	state.has_saved = true; /* until it is known better */
 	if (ask("save", root, answer) < 0)
 		return fail("GPU state was not saved", answer);
-	state.has_saved = !strcmp(answer, "gpu");
-	return 0;
+	const size_t len = strcspn(answer, " ");
+	state.has_saved = !strncmp(answer, "gpu", len) && len;
+	return answer[len] ? use_vendor(answer + len + 1) : 0;
 }
 
 static int pause_devices(int pid)
@@ -255,8 +270,10 @@ static void prepare_to_hide(void)
 
 static int dump_devices_late(int pid)
 {
-	(void)pid;
-	return state.stage == CRIU_STAGE_DUMP ? finish() : -ENOTSUP;
+	if (state.stage != CRIU_STAGE_DUMP)
+		return -ENOTSUP;
+	int r = vendor_dump_late(pid);
+	return r < 0 && r != -ENOTSUP ? fail("GPU state was not saved", VENDOR_SAYS) : finish();
 }
 
 /* A container that continues gets its GPUs back, for which CRIU must have released it. The helper knows what to do;
@@ -414,8 +431,13 @@ static int resume_devices_late(int pid)
 		state.has_failed = restore_all(pid) < 0;
 		state.is_restored = true;
 	}
-	if (!state.has_failed)
-		return 0;
+	if (!state.has_failed) {
+		r = vendor_resume(pid);
+		if (r >= 0 || r == -ENOTSUP)
+			return 0;
+		fail("a process does not go on with its GPU", VENDOR_SAYS);
+		state.has_failed = true;
+	}
 	end_process(pid);
 	return -EIO;
 }
@@ -428,6 +450,10 @@ static int dump_ext_file(int fd, int id)
 
 	if (r < 0 && r != -ENOTSUP)
 		return fail("a device cannot be recorded", criu_strerror(r));
+	if (r == -ENOTSUP) {
+		r = vendor_dump_file(fd, id);
+		return r < 0 && r != -ENOTSUP ? fail("GPU state was not saved", VENDOR_SAYS) : r;
+	}
 	return r == 0 && !state.has_saved ? name_in_image(DEVICES_NAME) : r;
 }
 
@@ -435,13 +461,21 @@ static int restore_ext_file(int id, bool *flag)
 {
 	int r = device_restore_fd(id, flag);
 
-	return r < 0 && r != -ENOTSUP ? fail("a device cannot be reopened", criu_strerror(r)) : r;
+	if (r < 0 && r != -ENOTSUP)
+		return fail("a device cannot be reopened", criu_strerror(r));
+	if (r != -ENOTSUP)
+		return r;
+	r = vendor_restore_file(id, flag);
+	return r < 0 && r != -ENOTSUP ? fail("GPU state was not restored", VENDOR_SAYS) : r;
 }
 
 /* A process whose state the driver saved maps no device any more: the rest are mappings inherited by fork. */
 static int handle_device_vma(int fd, const struct stat *st)
 {
-	(void)st;
+	int vendor = vendor_handle_map(fd, st);
+
+	if (vendor != -ENOTSUP)
+		return vendor;
 	if (!state.has_saved)
 		return -ENOTSUP;
 	return device_dump_map(fd);
@@ -452,8 +486,10 @@ static int update_vma_map(const char *path, const uint64_t address, const uint64
 {
 	int r = device_restore_map(path, fd);
 
-	(void)address;
-	(void)old_offset;
+	if (r == 0) {
+		int vendor = vendor_update_map(path, address, old_offset, new_offset, fd);
+		return vendor == -ENOTSUP ? 0 : vendor;
+	}
 	if (r == 1)
 		*new_offset = 0;
 	return r < 0 ? fail("zeroes cannot be put in the place of a device", strerror(-r)) : r;
@@ -505,6 +541,8 @@ static int begin_restore(void)
 	state.is_named = r > 0;
 	if (r > 0)
 		r = ask("open", 0, answer) < 0 ? fail("GPU state cannot be restored", answer) : 1;
+	if (r > 0 && *answer && use_vendor(answer) < 0)
+		r = -EIO;
 	if (r <= 0)
 		helper_hang_up(&state.helper);
 	return r < 0 ? r : 0;
@@ -519,8 +557,10 @@ static int init_plugin(int stage)
 		set_compel_interrupt_only_mode();
 	if (stage == CRIU_STAGE_DUMP && !tells_late())
 		look_for_the_end();
-	if (stage == CRIU_STAGE_DUMP)
+	if (stage == CRIU_STAGE_DUMP) {
 		prepare_to_hide();
+		vendor_keep_room(&CR_PLUGIN_DESC);
+	}
 	return stage == CRIU_STAGE_RESTORE ? begin_restore() : 0;
 }
 
@@ -537,6 +577,7 @@ static void end_restore(int result)
 
 static void end_plugin(int stage, int result)
 {
+	vendor_end(stage, result);
 	stop_looking();
 	hide_end();
 	if (stage == CRIU_STAGE_DUMP)
@@ -545,7 +586,6 @@ static void end_plugin(int stage, int result)
 		end_restore(result);
 }
 
-__attribute__((visibility("default"))) extern struct cr_plugin CR_PLUGIN_DESC;
 struct cr_plugin CR_PLUGIN_DESC = {
 	.name = PLUGIN_NAME,
 	.init = init_plugin,
@@ -569,4 +609,5 @@ __attribute__((constructor)) static void count_hooks(void)
 {
 	if (tells_late())
 		CR_PLUGIN_DESC.n_hooks = CRIU_HOOKS_MOST;
+	CR_PLUGIN_DESC.n_hooks = vendor_room(&CR_PLUGIN_DESC);
 }
