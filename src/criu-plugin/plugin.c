@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -52,36 +51,6 @@ static bool map_table(const char *number)
 {
 	table = number ? hidden_table_map(atoi(number)) : NULL;
 	return table != NULL;
-}
-
-/*
- * ---- the end of CRIU in the middle of a restore ----
- *
- * Threads whose tracer has ended run on, and nothing that is restored may run before all of it is restored. So each thread that CRIU
- * traces for a restore ends with it, until CRIU detaches.
- */
-
-static long (*real_ptrace)(int request, ...);
-
-static long our_ptrace(int request, pid_t pid, void *addr, void *data)
-{
-	if (request == PTRACE_SETOPTIONS)
-		data = (void *)((uintptr_t)data | PTRACE_O_EXITKILL);
-	return real_ptrace(request, pid, addr, data);
-}
-
-static bool ties_begin(void)
-{
-	if (!real_ptrace)
-		real_ptrace = import_replace("ptrace", (void *)our_ptrace);
-	return real_ptrace;
-}
-
-static void ties_end(void)
-{
-	if (real_ptrace)
-		import_replace("ptrace", (void *)real_ptrace);
-	real_ptrace = NULL;
 }
 
 /* Where any of this fails, CRIU saves all memory by itself. */

@@ -246,6 +246,17 @@ bool semaphores_begin(void);
 void semaphores_end(void);
 
 /*
+ * ---- the end of CRIU in the middle of a restore ----
+ *
+ * Threads whose tracer has ended run on, and nothing that is restored may run before all of it is restored. So each thread that CRIU
+ * traces for a restore ends with it, until CRIU detaches: from ties_begin() to ties_end(). One at a time.
+ */
+
+/** Returns false where CRIU's calls cannot be seen: then what it restored runs for a moment where it is killed. */
+bool ties_begin(void);
+void ties_end(void);
+
+/*
  * ---- sockets that go on listening ----
  *
  * A restored job whose ports were held meanwhile gets the sockets that hold them, with the connections that wait there: CRIU's

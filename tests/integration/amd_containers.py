@@ -39,9 +39,9 @@ def bind(source, target):
 class AmdContainer(Container):
     """With the driver's files, as `--device /dev/kfd --device /dev/dri/renderDN` gives them, and its sysfs."""
 
-    def __init__(self, bed, options="", name="c", is_init=True):
+    def __init__(self, bed, options="", name="c", is_init=True, before=""):
         command = f"{PROGRAM} {options} > /tmp/out"
-        super().__init__(bed, f"exec {command}" if is_init else f"{command} & wait", name, programs=())
+        super().__init__(bed, f"exec {command}" if is_init else f"{before} {command} & wait", name, programs=())
         os.unlink(os.path.join(self.dir, "path", "criu"))
         os.symlink(bed.runtime_criu(), os.path.join(self.dir, "path", "criu"))
 
@@ -238,6 +238,29 @@ def criu_dies_in_a_call(bed):
             bed.gpu("kill", 0)
             bed.helper_ended()
             is_gone(bed, container)
+        container.restored()
+        goes_on(bed, container)
+
+
+@case
+@on_amd
+def nothing_runs_before_all_is_restored(bed):
+    """Where CRIU is killed before it lets the processes run, none of them writes a byte; not only the init ends with it."""
+    chats = [f"/tmp/chat{i}" for i in range(4)]
+    before = " ".join(f"(while :; do echo; done > {path}) &" for path in chats)
+    with AmdContainer(bed, before=before, is_init=False) as container:
+        container.start().log().goes_on()
+        is_gone(bed, container.saved())
+        paths = [container.rootfs + path for path in (*chats, "/tmp/out")]
+        sizes = [os.path.getsize(path) for path in paths]
+        expect(all(sizes), sizes)
+        for _ in range(3):
+            bed.gpu("kill", CALLS.index("resume"))
+            expect(container.restore() != 0, "the restore did not fail")
+            bed.gpu("kill", 0)
+            bed.helper_ended()
+            is_gone(bed, container)
+            expect([os.path.getsize(path) for path in paths] == sizes, "what was not restored to its end has run")
         container.restored()
         goes_on(bed, container)
 

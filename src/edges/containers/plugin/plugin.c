@@ -533,6 +533,9 @@ static int begin_restore(void)
 	if (image_names(PLUGIN_NAME "?", sizeof(PLUGIN_NAME "?")))
 		return 0;
 	image_names(DEVICES_NAME, sizeof(DEVICES_NAME));
+	if (!ties_begin())
+		say(CRIU_LOG_WARNING, "this CRIU's calls cannot be seen: where it is killed, what "
+				      "it restored runs for a moment\n");
 	int r = registers_check_permissions(criu_get_image_dir());
 	if (r < 0)
 		return fail("registers that the container uses (AMX)",
@@ -578,6 +581,7 @@ static void end_restore(int result)
 static void end_plugin(int stage, int result)
 {
 	vendor_end(stage, result);
+	ties_end();
 	stop_looking();
 	hide_end();
 	if (stage == CRIU_STAGE_DUMP)
