@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/paths.h"
+#include "cli/client.h"
 #include "cli/output.h"
 #include "wire/wire.h"
 
@@ -28,7 +29,9 @@ enum {
 	GIVE_UP_MS = 60000,
 	CONNECTIONS_BYTES_MAX = 16 << 20, /* of a member: more than a hundred thousand */
 	CHANNEL_END_MS = 5000,
-	BEYOND_TIME_MS = 3000,
+	/* Beyond the time: until members give up by themselves, and until nobody is waited for any more. */
+	BEYOND_TIME_MS = 750,
+	END_MS = 1500,
 	/* How long one that is idle waits for the others at first, and at most. */
 	IDLE_MS = 20,
 	IDLE_MS_MAX = 160,
@@ -354,12 +357,31 @@ void set_name_member(char *ret, size_t room, const struct member *m)
 	snprintf(ret, room, "%s%s%s", m->node, *m->node ? ":" : "", m->what);
 }
 
-static void send_again(struct member *m)
+/* How long a member may still take, where that is limited. A network or a machine that is lost closes no channel, and a coordinator may
+ * stand still: a member has a limit of its own, which passes after ours, unless that is in weeks. */
+static int64_t limit_ms(const struct set *s)
+{
+	const int left_ms = deadline_left_ms(s->deadline_ns);
+
+	return left_ms >= 0 && left_ms < INT32_MAX - BEYOND_TIME_MS ? left_ms + BEYOND_TIME_MS : 0;
+}
+
+/* When its launcher has started a member is not known, and its time begins then: the limit is said again at each meeting. */
+static void send_answer(const struct set *s, struct member *m, const char *word, const char *text)
+{
+	json_t *line = json_pack("{s:s}", word, text);
+
+	if (line && limit_ms(s))
+		json_object_set_new(line, "limit_ms", json_integer(limit_ms(s)));
+	send_line(m, line);
+}
+
+static void send_again(const struct set *s, struct member *m)
 {
 	m->at[0] = '\0';
 	m->comes_again = true;
 	cleanup_free(&m->connections);
-	send_line(m, json_pack("{s:s}", "again", ""));
+	send_answer(s, m, "again", "");
 }
 
 /* Those that are idle let nothing through, which a kernel of one that is not may wait for: they are to, for a moment. The
@@ -371,7 +393,7 @@ static bool have_some_go_on(struct set *s, const char *at, unsigned *pause_ms)
 	*pause_ms = *pause_ms < IDLE_MS_MAX / 2 ? *pause_ms * 2 : IDLE_MS_MAX;
 	for (size_t i = 0; i < s->n; i++)
 		if (!strcmp(s->members[i].at, at))
-			send_again(&s->members[i]);
+			send_again(s, &s->members[i]);
 	return true;
 }
 
@@ -413,7 +435,7 @@ static void have_all_go_on(struct set *s, const char *path)
 		s->members[i].at[0] = '\0';
 		s->members[i].comes_again = false;
 		cleanup_free(&s->members[i].connections);
-		send_line(&s->members[i], json_pack("{s:s}", "go", path));
+		send_answer(s, &s->members[i], "go", path);
 	}
 }
 
@@ -433,7 +455,7 @@ static int look(struct set *s, const char *at, struct brumate_error *err)
 	if (r < 0 || !some_are_outside(s))
 		return r;
 	for (size_t i = 0; i < s->n; i++)
-		send_again(&s->members[i]);
+		send_again(s, &s->members[i]);
 	r = meet(s, at, err);
 	return r < 0 ? r : connections_check(s, false, err);
 }
@@ -515,10 +537,20 @@ static bool has_ended(pid_t pid, uint64_t deadline_ns)
 	return fd >= 0 && poll(&p, 1, deadline_left_ms(deadline_ns)) > 0;
 }
 
-/* Channels that hang are killed; the members at their other ends come to their end without them. */
-static void end_channels(struct set *s)
+/* @most_ms from now, and never much later than the set's own time. */
+static uint64_t end_in_ms(const struct set *s, uint64_t most_ms)
 {
-	const uint64_t deadline_ns = deadline_in_ms(CHANNEL_END_MS);
+	const uint64_t most_ns = deadline_in_ms(most_ms), left_ns = DEADLINE_NEVER - s->deadline_ns,
+		       beyond_ns = END_MS * NS_PER_MS,
+		       end_ns = left_ns < beyond_ns ? DEADLINE_NEVER : s->deadline_ns + beyond_ns;
+
+	return most_ns < end_ns ? most_ns : end_ns;
+}
+
+/* Channels that hang are killed; the members at their other ends come to their end without them. */
+static void end_channels(struct set *s, uint64_t most_ms)
+{
+	const uint64_t deadline_ns = end_in_ms(s, most_ms);
 
 	for (size_t i = 0; i < s->n; i++)
 		cleanup_close(&s->members[i].in);
@@ -548,15 +580,34 @@ static bool some_give_up(const struct set *s)
 	return false;
 }
 
+/* How that has ended is not known here. */
+static void tell_silent(struct set *s)
+{
+	char who[300];
+
+	for (size_t i = 0; i < s->n; i++) {
+		if (!s->members[i].has_met || s->members[i].ended)
+			continue;
+		s->some_are_silent = true;
+		set_name_member(who, sizeof(who), &s->members[i]);
+		print_note("member %s has not said yet that it has given up; `brumate ps` there "
+			   "says what becomes of it",
+			   who);
+	}
+}
+
 static void have_all_give_up(struct set *s)
 {
-	uint64_t deadline_ns = deadline_in_ms(GIVE_UP_MS);
+	const uint64_t deadline_ns = end_in_ms(s, GIVE_UP_MS);
+	int r = 0;
 
+	interrupt_take(); /* a second one says that nobody wants to wait for that, either */
 	for (size_t i = 0; i < s->n; i++)
 		cleanup_close(&s->members[i].in);
-	while (some_give_up(s) && hear_some(s, deadline_ns, -1) == 0)
-		;
-	end_channels(s);
+	while (some_give_up(s) && r == 0)
+		r = hear_some(s, deadline_ns, s->cancel_fd);
+	tell_silent(s);
+	end_channels(s, r == -ECANCELED ? 0 : CHANNEL_END_MS);
 }
 
 /* The member whose failure is the cause: the others have only learnt of it. */
@@ -589,16 +640,15 @@ static int explain(const struct set *s, int r, const struct brumate_error *own,
 	return brumate_wrap(err, -m->why.code, "member %s", who);
 }
 
-/* A network or a machine that is lost closes no channel: a member has a limit of its own, which passes after ours, unless that
- * is in weeks. */
+/* Its shim has the limit, too: what speaks for it may stand still. */
 static void send_order(const struct set *s, struct member *m, const char *word)
 {
-	const int left_ms = deadline_left_ms(s->deadline_ns);
+	const int64_t ms = limit_ms(s);
 
+	json_object_set_new(m->parameters, "timeout_ms", json_integer(ms));
 	json_t *line = json_pack("{s:s,s:O}", "do", word, "parameters", m->parameters);
-	if (line && left_ms >= 0 && left_ms < INT32_MAX - BEYOND_TIME_MS)
-		json_object_set_new(line, "limit_ms",
-				    json_integer((json_int_t)left_ms + BEYOND_TIME_MS));
+	if (line && ms)
+		json_object_set_new(line, "limit_ms", json_integer(ms));
 	send_line(m, line);
 }
 
@@ -637,6 +687,6 @@ int set_run(struct set *s, const char *word, const char *const *meetings, struct
 	fault_point("set.done");
 	while (!all_have_ended(s) && hear_some(s, s->deadline_ns, -1) == 0)
 		;
-	end_channels(s);
+	end_channels(s, CHANNEL_END_MS);
 	return 0;
 }

@@ -85,13 +85,24 @@ static void hear_shim(struct channel *c)
 		       : json_pack("{s:s}", "at", word));
 }
 
+static int take_limit(struct channel *c, json_t *o, struct brumate_error *err)
+{
+	int64_t ms = 0;
+	int r = wire_get_int(o, "limit_ms", 1, INT32_MAX, &ms, err);
+
+	if (r == 0 && ms)
+		c->deadline_ns = deadline_in_ms((uint64_t)ms);
+	return r;
+}
+
 /* False: nobody coordinates any more. */
 static bool hear_coordinator(struct channel *c)
 {
 	char line[PACKET_BYTES], packet[PACKET_BYTES + 8];
 	auto_json json_t *o = NULL;
 
-	if (read_line(line, sizeof(line)) <= 0 || !(o = json_loads(line, 0, NULL)))
+	if (read_line(line, sizeof(line)) <= 0 || !(o = json_loads(line, 0, NULL)) ||
+	    take_limit(c, o, NULL) < 0)
 		return false;
 	if (json_is_string(json_object_get(o, "go")))
 		snprintf(packet, sizeof(packet), "go %s", text_of(o, "go"));
@@ -183,7 +194,6 @@ static int read_order(struct channel *c, json_t **ret, const char **ret_word,
 		      json_t **ret_parameters, struct brumate_error *err)
 {
 	auto_free char *line = malloc(LINE_BYTES_MAX);
-	int64_t limit_ms = 0;
 	int r = line ? read_line(line, LINE_BYTES_MAX) : -ENOMEM;
 
 	if (r < 0)
@@ -194,9 +204,7 @@ static int read_order(struct channel *c, json_t **ret, const char **ret_word,
 	if (r == 0)
 		r = wire_get_object(*ret, "parameters", ret_parameters, err);
 	if (r == 0)
-		r = wire_get_int(*ret, "limit_ms", 1, INT32_MAX, &limit_ms, err);
-	if (limit_ms)
-		c->deadline_ns = deadline_in_ms((uint64_t)limit_ms);
+		r = take_limit(c, *ret, err);
 	return r == 0 && !*ret_parameters ? brumate_fail(err, EPROTO, "stdin: nothing is asked for")
 					  : r;
 }

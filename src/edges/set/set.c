@@ -103,6 +103,15 @@ static bool tell_late_failures(const struct set *s, const char *what)
 	return any;
 }
 
+/* Not only have not answered in time. */
+static bool some_have_failed(const struct set *s)
+{
+	for (size_t i = 0; i < s->n; i++)
+		if (!s->members[i].done && s->members[i].why.code)
+			return true;
+	return false;
+}
+
 /* ---- checkpoint ---- */
 
 struct saving {
@@ -231,7 +240,8 @@ static int set_checkpoint(const struct invocation *in, struct brumate_error *err
 		const enum exit_code code = brumate_exit_code(err);
 		if (code != EXIT_TIMEOUT && (s.touched || code == EXIT_FAILED))
 			brumate_error_exit(err, EXIT_STILL_RUNNING);
-		return brumate_wrap(err, r, "set checkpoint: all members run on");
+		return brumate_wrap(err, r, "set checkpoint: %s run on",
+				    s.some_are_silent ? "the others" : "all members");
 	}
 	tell_late_failures(&s, "its checkpoint is complete, and of the set");
 	return print_result(in, &s, saving.name, err);
@@ -365,7 +375,8 @@ static int set_restore(const struct invocation *in, struct brumate_error *err)
 		return brumate_wrap(err, r, "set %s", name);
 	/* The record stays where the shim of a member that is not back yet has to find it. */
 	if (tell_late_failures(&s, "the others are back"))
-		return brumate_fail(err, EIO, "set %s: not all of its members are back", name);
+		return brumate_fail(err, some_have_failed(&s) ? EIO : ETIMEDOUT,
+				    "set %s: not all of its members are back", name);
 	set_forget(&w);
 	return print_result(in, &s, name, err);
 }

@@ -5,8 +5,8 @@
  * line is a JSON object:
  *
  *	to the member    {"do": "checkpoint" or "restore", "parameters": {...}, "limit_ms": N, after which it gives up by itself}, then
- *			 {"go": ""} for each meeting; its end gives up
- *			 or {"again": ""}: it looks at its connections once more, or lets work
+ *			 {"go": "", "limit_ms": N as from now} for each meeting; its end gives up
+ *			 or {"again": "", "limit_ms": N}: it looks at its connections once more, or lets work
  *			 through, and comes to the same meeting
  *	of the member    {"connections": "open LOCAL PEER WHO\n..."}, as often as it takes, before the meetings of a job that is saved,
  *			 {"at": "ready"} at each meeting (engine/together.h), then {"done": {...}} or {"failed": {...}}
@@ -62,8 +62,9 @@ struct set {
 	uint64_t deadline_ns;
 	int cancel_fd;
 	enum outside outside;
-	bool touched; /* the first meeting is over */
-	bool drains;  /* all do that */
+	bool touched;	      /* the first meeting is over */
+	bool drains;	      /* all do that */
+	bool some_are_silent; /* that were to give up, and have not said how that ended */
 };
 void set_fini(struct set *s);
 DEFINE_AUTO_FINI(struct set, set_fini)
