@@ -11,8 +11,9 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 
-from cases import NOBODY, as_user, case, expect, main, wait_until
+from cases import NOBODY, as_user, case, expect, main, read_text, wait_until
 
 
 class Face:
@@ -224,6 +225,43 @@ def who_holds_all_places(bed):
         os.killpg(holder.pid, signal.SIGKILL)
     bed.ok("kill", job)
     face.stop()
+
+
+@case
+def who_holds_all_places_with_calls(bed):
+    """Of two processes, which have half of the places each: others are told so, and do not wait for as long as those calls last."""
+    face = Face(bed)
+    job, _ = bed.counter("model", mib=4)
+    holders = [bed.start(["/usr/bin/python3", "-c", HOLDS, face.path, job, "0", "32"], f"holder{n}") for n in range(2)]
+    def calls():
+        """That have come to the job's shim. A request that is not called yet would make room for another."""
+        lines = [line.split() for line in read_text("/proc/net/unix").splitlines()]
+        return sum(line[-1].endswith(f"/{job}/shim.sock") and line[5] == "03" for line in lines)
+    wait_until(lambda: calls() >= 64, "all places to be taken", 60)
+    status, reply = face.call("List")
+    expect(status == 503 and "as many requests are under way" in reply["error"]["text"], f"{status}: {reply}")
+    os.killpg(holders[0].pid, signal.SIGKILL)
+    wait_until(lambda: face.call("List")[0] == 200, "a place")
+    bed.ok("kill", job)
+    face.stop()
+
+
+@case
+def who_reads_nothing(bed):
+    """Of an answer that the kernel does not hold: others are answered, and the program ends without it."""
+    face = Face(bed)
+    script = 'exec "$0" --mib 4 --chunk-mib 4 --interval-ms 25'
+    job, log = bed.started(["sh", "-c", script, bed.program("counter"), *(8 * [100000 * "x"])], "model")
+    with face.connect() as it:
+        it.sendall(b"POST /v1/List HTTP/1.1\r\n\r\n")
+        it.recv(1)  # the rest waits for us
+        start = time.monotonic()
+        expect(face.call("Status", job=job)[0] == 200, "nobody else is answered")
+        face.stop()
+        seconds = time.monotonic() - start
+        expect(seconds < 7, f"it took {seconds:.1f} s to end")
+        expect(len(it.recv(1 << 20)) < 800000, "all of it was read: this test proves nothing")
+    bed.expect_whole(job, log)
 
 
 if __name__ == "__main__":

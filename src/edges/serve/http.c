@@ -29,7 +29,8 @@ enum {
 	SHARE_MAX = REQUESTS_MAX / 2, /* of one process */
 	REQUEST_TIMEOUT_MS = 10000,   /* for a client to send its request */
 	ANSWER_TIMEOUT_MS = 10000,
-	HANG_UP_MS = 2000, /* for a client to read its answer */
+	PLACE_TIMEOUT_MS = 2000, /* for one of those under way to end */
+	HANG_UP_MS = 2000,	 /* for a client to read its answer */
 	STACK_BYTES = 1 << 20,
 	BODY_BYTES_MAX = WIRE_MESSAGE_BYTES_MAX,
 };
@@ -75,13 +76,31 @@ static const char *status_of(const struct brumate_error *err)
 	return "500 Internal Server Error";
 }
 
-/* Sent by a client that reads slowly or not at all, it is given up. */
+/* Waits until the client takes more. Once the program is to end, it has no longer than for hanging up. */
+static bool takes_more(const struct exchange *x, uint64_t *until_ns)
+{
+	struct pollfd fds[] = { { .fd = x->fd, .events = POLLOUT },
+				{ .fd = x->server->stop_fd, .events = POLLIN } };
+	int n;
+
+	do {
+		n = poll(fds, 2, deadline_left_ms(*until_ns));
+	} while (n < 0 && errno == EINTR);
+	if (n > 0 && fds[1].revents) {
+		const uint64_t end_ns = deadline_in_ms(HANG_UP_MS);
+
+		*until_ns = end_ns < *until_ns ? end_ns : *until_ns;
+	}
+	return n > 0 && fd_wait(x->fd, POLLOUT, *until_ns) == 0 && deadline_left_ms(*until_ns);
+}
+
+/* A client that reads slowly or not at all is given up. */
 static void send_text(const struct exchange *x, const char *text)
 {
-	const uint64_t until_ns = deadline_in_ms(ANSWER_TIMEOUT_MS);
+	uint64_t until_ns = deadline_in_ms(ANSWER_TIMEOUT_MS);
 	size_t len = strlen(text);
 
-	while (len && fd_wait(x->fd, POLLOUT, until_ns) == 0) {
+	while (len && takes_more(x, &until_ns)) {
 		ssize_t n = send(x->fd, text, len, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
@@ -346,9 +365,12 @@ static void drop_oldest_of(struct http_server *s, pid_t pid)
 	shutdown(oldest->fd, SHUT_RDWR);
 }
 
-/* Beyond as many as may be they wait in the kernel. -EAGAIN: its process has enough. */
+/* Beyond as many as may be it waits for a moment, and those after it wait in the kernel. -EAGAIN: its process has enough; -EBUSY: all are calls,
+ * which may last for ever. */
 static int add_exchange(struct http_server *s, struct exchange *x)
 {
+	const uint64_t until_ns = deadline_in_ms(PLACE_TIMEOUT_MS);
+	const struct timespec until = deadline_timespec(until_ns);
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
@@ -358,7 +380,8 @@ static int add_exchange(struct http_server *s, struct exchange *x)
 	}
 	while (r == 0 && s->n == REQUESTS_MAX) {
 		drop_oldest_of(s, 0);
-		pthread_cond_wait(&s->ended, &s->lock);
+		pthread_cond_timedwait(&s->ended, &s->lock, &until);
+		r = s->n == REQUESTS_MAX && !deadline_left_ms(until_ns) ? -EBUSY : 0;
 	}
 	if (r == 0) {
 		x->next = s->exchanges;
@@ -387,7 +410,8 @@ static void take_connection(struct http_server *s, int listen_fd)
 	r = add_exchange(s, x);
 	if (r < 0) {
 		refuse(x, "503 Service Unavailable", -r,
-		       "this process has as many requests under way as it may have");
+		       r == -EBUSY ? "as many requests are under way as there may be"
+				   : "this process has as many requests under way as it may have");
 		close(x->fd);
 		free(x);
 		return;
@@ -436,10 +460,10 @@ static int open_socket(const char *path, struct brumate_error *err)
 int verb_http(const struct invocation *in, struct brumate_error *err)
 {
 	struct http_server s = { .stop_fd = interrupt_watch(true),
-				 .lock = PTHREAD_MUTEX_INITIALIZER,
-				 .ended = PTHREAD_COND_INITIALIZER };
+				 .lock = PTHREAD_MUTEX_INITIALIZER };
 	auto_close int fd = open_socket(in->values[OPT_SOCKET], err);
 
+	condition_init(&s.ended);
 	if (fd < 0)
 		return fd;
 	if (s.stop_fd < 0)
