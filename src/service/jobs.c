@@ -448,16 +448,17 @@ static json_t *device_memory(const struct job *j)
 	return json_integer(bytes);
 }
 
-/* What listened for it has died; another shim does so again, by the time that it answers. */
-static void listen_again(const struct job *j)
+/* Where its shim has died, another one listens for it again, or puts right what was half done, which nobody else may come to ask for. */
+static void take_over(const struct job *j, bool listens)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
 
-	if (!shim_has_ended(j))
+	if ((!listens && !job_state_is_passing(j->state)) || !shim_has_ended(j))
 		return;
 	if (shim_start(j->dir, &err) < 0)
-		log_warn("nobody listens for job %s: reason=\"%s\"", j->id, err.text);
-	else
+		log_warn("nobody %s job %s: reason=\"%s\"", listens ? "listens for" : "puts right",
+			 j->id, err.text);
+	else if (listens) /* it does by the time that it answers */
 		json_decref(ask_who_knows(j));
 }
 
@@ -469,8 +470,8 @@ static void list_job(void *arg, const struct job *j, const char *id,
 
 	const bool listens = j && j->state == JOB_CHECKPOINTED && *j->ports;
 
-	if (listens && !l->counts && service_may_put_right())
-		listen_again(j);
+	if (j && !l->counts && service_may_put_right())
+		take_over(j, listens);
 	if (l->recent && j && !listens && ended_long_ago(j)) {
 		l->n_folded++;
 		return;

@@ -496,6 +496,27 @@ def interrupted_restore(bed):
 
 
 @case
+def nobody_is_left_of_a_restore(bed):
+    """The command has died with the shim: to look is enough to have another one put right what is half done."""
+    job, log = bed.counter(mib=16)
+    log = LaterLog(log.path)
+    checkpoint = bed.operation("checkpoint", job)["checkpoint"]
+    for point in ("restore.gpu-restore.begin", "restore.continue-others.begin"):
+        bed.fault(point, "stop")
+        command = bed.spawn("restore", checkpoint)
+        shim = int(wait_until(lambda: read_text(bed.fault_file + ".stopped"), f"{point} to be reached"))
+        command.process.kill()
+        command.end()
+        os.kill(shim, signal.SIGKILL)
+        wait_until(lambda: process_start(shim) is None, "the end of the shim")  # pylint: disable=W0640
+        os.unlink(bed.fault_file + ".stopped")
+        bed.wait_state(job, ("checkpointed",), 30)  # by `ps` alone
+        wait_until(lambda: bed.vram() == [0, 0], f"{point}: device memory to be free")
+    log.skip = len(log.text_of_all())  # what was restored may have written a step each time
+    bed.expect_restorable(checkpoint, log)
+
+
+@case
 def the_next_one_waits_for_what_is_cancelled(bed):
     """Who interrupts an operation and calls for another at once is not told that the first is under way."""
     job, log = bed.counter(mib=16)
