@@ -3,61 +3,16 @@
 """`brumate http`: the methods at a unix socket, for curl and other programs that speak HTTP."""
 
 import contextlib
-import http.client
 import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
 
 from cases import NOBODY, as_user, case, expect, main, read_text, wait_until
-
-
-class Face:
-    def __init__(self, bed):
-        self.bed, self.path = bed, os.path.join(bed.own["BRUMATE_RUNTIME_DIR"], "http.sock")
-        self.server = bed.spawn("http")
-        wait_until(self.answers, "it to listen")
-
-    def answers(self):
-        try:
-            self.connect().close()
-            return True
-        except OSError:
-            return False
-
-    def connect(self):
-        it = socket.socket(socket.AF_UNIX)
-        it.settimeout(60)
-        it.connect(self.path)
-        return it
-
-    def raw(self, data):
-        """What comes back for these bytes."""
-        it, got = self.connect(), b""
-        it.sendall(data)
-        while more := it.recv(65536):
-            got += more
-        it.close()
-        return got
-
-    def call(self, method, verb="POST", **parameters):
-        """(status, object)."""
-        connection = http.client.HTTPConnection("brumate")
-        connection.sock = self.connect()
-        connection.request(verb, f"/v1/{method}", json.dumps(parameters) if parameters else None)
-        answer = connection.getresponse()
-        body = json.loads(answer.read())
-        connection.close()
-        return answer.status, body
-
-    def stop(self):
-        self.server.signal(signal.SIGTERM)
-        code, out, err = self.server.end()
-        expect((code, out, err) == (0, "", ""), f"{code} {out!r} {err!r}")
+from http_client import Face
 
 
 @case
@@ -157,9 +112,7 @@ def who_hangs_up_cancels(bed):
     job, log = bed.counter("model", mib=16)
     for stopped in (False, True):
         bed.fault("suspend.park.begin", "hold")
-        it = face.connect()
-        body = json.dumps({"job": job}).encode()
-        it.sendall(b"POST /v1/Suspend HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        it = face.begin("Suspend", job=job)
         with bed.holding("suspend.park.begin", face.server):
             if stopped:
                 face.server.signal(signal.SIGTERM)
@@ -233,6 +186,7 @@ def who_holds_all_places_with_calls(bed):
     face = Face(bed)
     job, _ = bed.counter("model", mib=4)
     holders = [bed.start(["/usr/bin/python3", "-c", HOLDS, face.path, job, "0", "32"], f"holder{n}") for n in range(2)]
+
     def calls():
         """That have come to the job's shim. A request that is not called yet would make room for another."""
         lines = [line.split() for line in read_text("/proc/net/unix").splitlines()]
