@@ -710,7 +710,6 @@ static void errands_fini(struct errands *all)
 		}
 	free(all->items);
 }
-DEFINE_AUTO_FINI(struct errands, errands_fini)
 
 /* The directory of root's own shell may be one that nobody else gets to; the user can enter that of a process which runs as
  * that user. */
