@@ -24,7 +24,8 @@ from servers import Connection, Server
 
 SWEEP = os.environ.get("BRUMATE_TEST_SWEEP")
 ONLY = os.environ.get("BRUMATE_TEST_ONLY")
-TIMEOUT_S, SPARE_S = 1, 2
+TIMEOUT_S = 1
+SPARE_S = 2 if SWEEP or ONLY else 6  # in `make check` two processors start dozens of others beside it
 ANSWERED_S = 30
 VICTIMS = {"shim": "", "broker": ":broker", "keeper": ":keeper", "job": ":job", "reaper": ":reaper", "criu": ":criu"}
 HAVE_CRIU = re.compile(r"checkpoint\.(criu-start\.end|gate|park|copy|unmap|gpu|criu|frozen|dumped)|restore\.(built|restored)")

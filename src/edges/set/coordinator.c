@@ -640,12 +640,10 @@ static int explain(const struct set *s, int r, const struct brumate_error *own,
 	return brumate_wrap(err, -m->why.code, "member %s", who);
 }
 
-/* Its shim has the limit, too: what speaks for it may stand still. */
 static void send_order(const struct set *s, struct member *m, const char *word)
 {
 	const int64_t ms = limit_ms(s);
 
-	json_object_set_new(m->parameters, "timeout_ms", json_integer(ms));
 	json_t *line = json_pack("{s:s,s:O}", "do", word, "parameters", m->parameters);
 	if (line && ms)
 		json_object_set_new(line, "limit_ms", json_integer(ms));

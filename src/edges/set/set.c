@@ -86,6 +86,12 @@ static int print_result(const struct invocation *in, const struct set *s, const 
 	return o ? print_json(o, err) : brumate_fail(err, ENOMEM, "%m");
 }
 
+/* One that is late has its order withdrawn, or its channel closed. */
+static bool is_late(const struct member *m)
+{
+	return !m->why.code || m->why.code == ECANCELED || m->why.code == EPIPE;
+}
+
 /* What failed after the decision changes nothing of it. */
 static bool tell_late_failures(const struct set *s, const char *what)
 {
@@ -97,7 +103,7 @@ static bool tell_late_failures(const struct set *s, const char *what)
 		if (m->done)
 			continue;
 		print_note("member %s%s%s: %s; %s", m->node, *m->node ? ":" : "", m->what,
-			   m->why.code ? m->why.text : "has not answered in time", what);
+			   is_late(m) ? "has not answered in time" : m->why.text, what);
 		any = true;
 	}
 	return any;
@@ -107,7 +113,7 @@ static bool tell_late_failures(const struct set *s, const char *what)
 static bool some_have_failed(const struct set *s)
 {
 	for (size_t i = 0; i < s->n; i++)
-		if (!s->members[i].done && s->members[i].why.code)
+		if (!s->members[i].done && !is_late(&s->members[i]))
 			return true;
 	return false;
 }
