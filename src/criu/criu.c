@@ -22,6 +22,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -44,7 +45,8 @@ enum {
 	CANCEL_TIMEOUT_MS = 15000, /* for CRIU to take everything back before it is killed */
 	STUCK_AFTER_MS = 10000,	   /* when it was killed */
 	STILL_TIMEOUT_MS = 120000, /* without any work of CRIU's, while it is its turn */
-	HELD_TIMEOUT_MS = 10000, /* the same, where it waits for a process that a signal stopped */
+	HELD_TIMEOUT_MS =
+		10000, /* the same, where it waits for a child that stands still already */
 	STOPPED_TIMEOUT_MS = 5000, /* until a CRIU that was stopped by a signal is given up */
 	PACKET_BYTES = 64 * 1024,
 	TICKS_WITHOUT_ROOT = 10, /* two seconds: a job may end while CRIU still has to answer */
@@ -487,14 +489,30 @@ static const struct proc_info *find_stopped(const struct session *s)
 	return NULL;
 }
 
-/* How long CRIU may do nothing. @ret_held: the process for which that is not as long; NULL: none. */
+/* Whether CRIU is seen to wait for one of its children; false, too, where that cannot be read, as of a user's. */
+static bool waits_for_child(const struct session *s)
+{
+	char path[40];
+	auto_free char *text = NULL;
+
+	snprintf(path, sizeof(path), "/proc/%d/syscall", s->child.id.pid);
+	if (file_read(AT_FDCWD, path, 511, &text, NULL) < 0)
+		return false;
+	const long number = strtol(text, NULL, 10);
+	return number == SYS_wait4 || number == SYS_waitid;
+}
+
+/* How long CRIU may do nothing. @ret_held: the process for which that is not as long; NULL: none. All that it has restored stands still
+ * when it is traced: only where CRIU waits for it nevertheless, a signal was in between. */
 static uint64_t still_patience_ns(const struct session *s, uint64_t still_ns,
 				  const struct proc_info **ret_held)
 {
 	const uint64_t usual_ns = patience_ms(STILL_TIMEOUT_MS) * NS_PER_MS,
 		       held_ns = HELD_TIMEOUT_MS * NS_PER_MS;
 
-	*ret_held = usual_ns > held_ns && still_ns > held_ns ? find_stopped(s) : NULL;
+	const bool may_be_held = s->type == CRIU__REQ_TYPE__RESTORE && !s->past_return &&
+				 usual_ns > held_ns && still_ns > held_ns / 2;
+	*ret_held = may_be_held && waits_for_child(s) ? find_stopped(s) : NULL;
 	return *ret_held ? held_ns : usual_ns;
 }
 
