@@ -17,6 +17,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/fd.h"
 
 enum { VDSO_BYTES = 8192, AUXV_BYTES_MAX = 4096 };
 
@@ -285,21 +286,56 @@ int tracee_step(pid_t tid, unsigned us, enum tracee_stop *ret)
 	return r < 0 ? r : back;
 }
 
-/* Whether its next instruction is a system call: in 64-bit code, or as 32-bit code makes one. 1, 0, -errno. */
-static int is_before_call(pid_t tid)
+static bool is_prefix(uint8_t byte)
+{
+	static const uint8_t prefixes[] = { 0x66, 0x67, 0xf2, 0xf3, 0xf0, 0x2e,
+					    0x36, 0x3e, 0x26, 0x64, 0x65 };
+
+	return (byte & 0xf0) == 0x40 || memchr(prefixes, byte, sizeof(prefixes));
+}
+
+enum next { NEXT_STEP, NEXT_CALL, NEXT_NONE };
+
+/* What its next instruction is. A system call, of 64-bit code or as 32-bit code makes one, may not end; one that reads or writes
+ * the flags would see that of the step, as what cannot be read may. */
+static enum next read_next(pid_t tid)
 {
 	static const uint8_t calls[][CALL_BYTES] = { { 0x0f, 0x05 },
 						     { 0x0f, 0x34 },
 						     { 0xcd, 0x80 } };
+	enum { WORD_BYTES = 8, PUSHF = 0x9c, POPF = 0x9d, IRET = 0xcf };
+	uint64_t words[2] = { 0 };
+	const uint8_t *code = (const uint8_t *)words, *end = code + sizeof(words);
 	registers regs;
-	uint64_t word;
-	int r = get_registers(tid, &regs);
 
-	if (r == 0)
-		r = peek(tid, regs.rip, &word);
-	for (size_t i = 0; r == 0 && i < sizeof(calls) / sizeof(calls[0]); i++)
-		r = !memcmp(&word, calls[i], CALL_BYTES);
-	return r;
+	if (get_registers(tid, &regs) < 0 || peek(tid, regs.rip & ~7ull, &words[0]) < 0)
+		return NEXT_NONE;
+	if (peek(tid, (regs.rip & ~7ull) + WORD_BYTES, &words[1]) < 0)
+		end -= WORD_BYTES;
+	code += regs.rip & 7;
+	while (code < end && is_prefix(*code))
+		code++;
+	if (code == end || *code == PUSHF || *code == POPF || *code == IRET)
+		return NEXT_NONE;
+	for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]) && code + CALL_BYTES <= end; i++)
+		if (!memcmp(code, calls[i], CALL_BYTES))
+			return NEXT_CALL;
+	return NEXT_STEP;
+}
+
+/* The kernel would have a process that ignores SIGTRAP ignore it no more, with the first step. */
+static bool ignores_steps(pid_t tid)
+{
+	char path[32];
+	unsigned long long ignored;
+	auto_free char *text = NULL;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", tid);
+	const char *line = file_read(AT_FDCWD, path, 65535, &text, NULL) < 0
+				   ? NULL
+				   : strstr(text, "\nSigIgn:");
+	return !line || sscanf(line, "\nSigIgn: %llx", &ignored) != 1 ||
+	       ignored >> (SIGTRAP - 1) & 1;
 }
 
 /* Whether it has made one instruction, and nothing else has stopped it. 1, 0, -errno. */
@@ -320,27 +356,31 @@ static int make_instruction(pid_t tid)
 int tracee_walk(pid_t tid, uint64_t deadline_ns, int (*is_enough)(pid_t tid, void *arg), void *arg,
 		enum tracee_stop *ret)
 {
+	enum next next = NEXT_STEP;
+	bool is_elsewhere = false;
 	uint64_t mask;
-	int r = block_others(tid, &mask), enough = 0;
+	int r, enough = 0;
 
-	if (r < 0)
-		return r;
 	*ret = TRACEE_INTERRUPTED;
-	while (!enough && clock_now_ns() < deadline_ns) {
-		if ((r = is_before_call(tid)) != 0) {
-			*ret = TRACEE_AT_CALL;
-			break;
-		}
+	if (ignores_steps(tid))
+		return 0;
+	if ((r = block_others(tid, &mask)) < 0)
+		return r;
+	while (!enough && clock_now_ns() < deadline_ns && (next = read_next(tid)) == NEXT_STEP) {
 		if ((r = make_instruction(tid)) <= 0) {
-			*ret = TRACEE_ELSEWHERE;
+			is_elsewhere = r == 0;
 			break;
 		}
 		enough = is_enough(tid, arg);
 	}
-	if (r >= 0)
-		r = stand_still(tid);
-	int back = unblock_signals(tid, mask);
-	return r < 0 ? r : back < 0 ? back : enough;
+	if (next == NEXT_CALL)
+		*ret = TRACEE_AT_CALL;
+	else if (is_elsewhere)
+		*ret = TRACEE_ELSEWHERE;
+	int stands = r == -ESRCH ? 0 : stand_still(tid), back = unblock_signals(tid, mask);
+	if (r < 0 || stands < 0 || back < 0)
+		return r < 0 ? r : stands < 0 ? stands : back;
+	return enough;
 }
 
 int tracee_is_in_call(pid_t tid)

@@ -419,9 +419,10 @@ static void test_traced(void)
 	calls_are_made_in(count);
 	calls_are_made_in(sleep_once);
 	calls_are_made_in(call);
-	if (__builtin_cpu_supports("avx2"))
+	if (__builtin_cpu_supports("avx2")) {
 		test_components();
-	test_short_pauses();
+		test_short_pauses();
+	}
 	test_permission();
 }
 
