@@ -816,7 +816,7 @@ static int errand_end(struct errand *e, int *ret_status, struct brumate_error *e
 	int status = 0;
 
 	hear_the_rest(e);
-	child_ends(e->pid, &status, deadline_in_ms(KILLED_MS));
+	const bool has_ended = child_ends(e->pid, &status, deadline_in_ms(KILLED_MS));
 	cleanup_close(&e->pid_fd);
 	cleanup_close(&e->relayed[0].fd);
 	cleanup_close(&e->relayed[1].fd);
@@ -829,7 +829,7 @@ static int errand_end(struct errand *e, int *ret_status, struct brumate_error *e
 		brumate_hint(err, "`brumate ps --all-users` says how the job is");
 		return -ETIMEDOUT;
 	}
-	*ret_status = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILED;
+	*ret_status = has_ended && WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_FAILED;
 	return 0;
 }
 
@@ -1140,8 +1140,8 @@ static int wait_for_listed(struct round *r, size_t i, uint64_t deadline_ns,
 	return 0;
 }
 
-/* The next job of place @i that it is for, unless one is under way there. 1: there was one. */
-static int begin_listed(struct round *r, size_t i, struct brumate_error *err)
+/* The next job of place @i that it is for, unless one is under way there. False: there is none. */
+static bool begin_listed(struct round *r, size_t i)
 {
 	const struct place *p = &r->all->items[i];
 
@@ -1153,10 +1153,27 @@ static int begin_listed(struct round *r, size_t i, struct brumate_error *err)
 		if (!words_contain(r->states, text_of(job, "state")))
 			continue;
 		r->n_found++;
-		const int code = begin_act(&r->errands.items[i], p, &c, r->argv, err);
-		return code < 0 ? code : 1;
+		struct brumate_error why = BRUMATE_ERROR_NONE;
+		if (begin_act(&r->errands.items[i], p, &c, r->argv, &why) < 0) {
+			const int one = print_error(&why); /* the others are not concerned */
+			*r->status = *r->status ? *r->status : one;
+		}
+		return true;
 	}
-	return 0;
+	return false;
+}
+
+/* Whether a job was left that it is for. */
+static bool has_left(const struct round *r)
+{
+	for (size_t i = 0; i < r->all->n; i++)
+		for (size_t k = r->next[i];
+		     r->all->items[i].uid && k < json_array_size(r->all->items[i].jobs); k++)
+			if (words_contain(
+				    r->states,
+				    text_of(json_array_get(r->all->items[i].jobs, k), "state")))
+				return true;
+	return false;
 }
 
 static bool has_one_under_way(const struct round *r, size_t *ret)
@@ -1179,7 +1196,7 @@ static int act_in_rounds(struct round *r, struct brumate_error *err)
 	for (bool any = true; any && code >= 0 && !r->errands.n_interrupts;) {
 		any = false;
 		for (size_t i = 0; code >= 0 && i < r->all->n && !r->errands.n_interrupts; i++) {
-			if (r->all->items[i].uid == 0 || (code = begin_listed(r, i, err)) <= 0)
+			if (r->all->items[i].uid == 0 || !begin_listed(r, i))
 				continue;
 			any = true;
 			code = wait_for_listed(r, i, deadline_in_ms(FOR_ALL_MS), err);
@@ -1192,6 +1209,9 @@ static int act_in_rounds(struct round *r, struct brumate_error *err)
 	}
 	while (code >= 0 && has_one_under_way(r, &last))
 		code = wait_for_listed(r, last, DEADLINE_NEVER, err);
+	if (code == 0 && r->errands.n_interrupts && has_left(r))
+		code = brumate_fail(err, ECANCELED, "%s: cancelled: not all jobs had their turn",
+				    r->in->command->name);
 	return code < 0 ? code : 0;
 }
 
