@@ -541,8 +541,11 @@ static int publish(struct store_writer *w, struct brumate_error *err)
 		return files_fail(err, -r, path, "write the store to disk");
 	}
 	r = check_place(w, path, err);
-	if (r < 0)
+	if (r < 0) {
+		if (r != -ESTALE)
+			renameat(w->store_fd, w->id, w->store_fd, partial);
 		return r;
+	}
 	free(w->path);
 	w->path = take_ptr(&path);
 	w->committed = true;
