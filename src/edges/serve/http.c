@@ -42,6 +42,8 @@ struct http_server {
 	struct exchange
 		*exchanges; /* those under way, newest first; under the lock, as is their number */
 	unsigned n;
+	uint64_t
+		full_until_ns; /* none but calls are under way: when that is no passing state; 0: they are not */
 };
 
 /* A connection. */
@@ -369,8 +371,6 @@ static void drop_oldest_of(struct http_server *s, pid_t pid)
  * which may last for ever. */
 static int add_exchange(struct http_server *s, struct exchange *x)
 {
-	const uint64_t until_ns = deadline_in_ms(PLACE_TIMEOUT_MS);
-	const struct timespec until = deadline_timespec(until_ns);
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
@@ -378,10 +378,16 @@ static int add_exchange(struct http_server *s, struct exchange *x)
 		drop_oldest_of(s, x->peer.pid);
 		r = count_of(s, x->peer.pid) >= SHARE_MAX ? -EAGAIN : 0;
 	}
+	if (s->n < REQUESTS_MAX)
+		s->full_until_ns = 0;
+	else if (!s->full_until_ns) /* those after it do not wait once more */
+		s->full_until_ns = deadline_in_ms(PLACE_TIMEOUT_MS);
 	while (r == 0 && s->n == REQUESTS_MAX) {
+		const struct timespec until = deadline_timespec(s->full_until_ns);
+
 		drop_oldest_of(s, 0);
 		pthread_cond_timedwait(&s->ended, &s->lock, &until);
-		r = s->n == REQUESTS_MAX && !deadline_left_ms(until_ns) ? -EBUSY : 0;
+		r = s->n == REQUESTS_MAX && !deadline_left_ms(s->full_until_ns) ? -EBUSY : 0;
 	}
 	if (r == 0) {
 		x->next = s->exchanges;
