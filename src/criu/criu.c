@@ -22,7 +22,6 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,8 +44,6 @@ enum {
 	CANCEL_TIMEOUT_MS = 15000, /* for CRIU to take everything back before it is killed */
 	STUCK_AFTER_MS = 10000,	   /* when it was killed */
 	STILL_TIMEOUT_MS = 120000, /* without any work of CRIU's, while it is its turn */
-	HELD_TIMEOUT_MS =
-		10000, /* the same, where it waits for a child that stands still already */
 	STOPPED_TIMEOUT_MS = 5000, /* until a CRIU that was stopped by a signal is given up */
 	PACKET_BYTES = 64 * 1024,
 	TICKS_WITHOUT_ROOT = 10, /* two seconds: a job may end while CRIU still has to answer */
@@ -480,64 +477,12 @@ static void note_work(struct session *s, uint64_t work)
 	s->worked_at_ns = clock_now_ns();
 }
 
-/* The restored process that a signal has stopped, for which CRIU waits; NULL: none. */
-static const struct proc_info *find_stopped(const struct session *s)
-{
-	for (size_t i = 0; i < s->restored.n; i++)
-		if (proc_has_stopped(s->restored.items[i].id) == 1)
-			return &s->restored.items[i];
-	return NULL;
-}
-
-/* Whether CRIU is seen to wait for one of its children; false, too, where that cannot be read, as of a user's. */
-static bool waits_for_child(const struct session *s)
-{
-	char path[40];
-	auto_free char *text = NULL;
-
-	snprintf(path, sizeof(path), "/proc/%d/syscall", s->child.id.pid);
-	if (file_read(AT_FDCWD, path, 511, &text, NULL) < 0)
-		return false;
-	const long number = strtol(text, NULL, 10);
-	return number == SYS_wait4 || number == SYS_waitid;
-}
-
-/* How long CRIU may do nothing. @ret_held: the process for which that is not as long; NULL: none. All that it has restored stands still
- * when it is traced: only where CRIU waits for it nevertheless, a signal was in between. */
-static uint64_t still_patience_ns(const struct session *s, uint64_t still_ns,
-				  const struct proc_info **ret_held)
-{
-	const uint64_t usual_ns = patience_ms(STILL_TIMEOUT_MS) * NS_PER_MS,
-		       held_ns = HELD_TIMEOUT_MS * NS_PER_MS;
-
-	const bool may_be_held = s->type == CRIU__REQ_TYPE__RESTORE && !s->past_return &&
-				 usual_ns > held_ns && still_ns > held_ns / 2;
-	*ret_held = may_be_held && waits_for_child(s) ? find_stopped(s) : NULL;
-	return *ret_held ? held_ns : usual_ns;
-}
-
-static void fail_still(struct session *s, const struct proc_info *held)
-{
-	const double waited_s = clock_since_s(s->worked_at_ns);
-
-	if (held)
-		brumate_fail(
-			&s->why, ETIMEDOUT,
-			"CRIU has waited for %.0f s; process %d (%s), which is being restored, "
-			"was stopped by a signal",
-			waited_s, held->id.pid, held->comm);
-	else
-		brumate_fail(&s->why, ETIMEDOUT, "CRIU has waited for %.0f s, and done nothing",
-			     waited_s);
-	break_off(s);
-}
-
 /* The tree of a dump stands still meanwhile, and neither it nor a restore has another end by itself: CRIU waits without end for what it
  * restores, where a signal stops that while CRIU traces it, even if another one continues it. */
 static void cancel_if_still(struct session *s)
 {
-	const struct proc_info *held;
-	uint64_t work = 0, beside, still_ns, patience_ns;
+	const uint64_t patience_ns = patience_ms(STILL_TIMEOUT_MS) * NS_PER_MS;
+	uint64_t work = 0, beside, still_ns;
 
 	if (s->is_cancelled || s->type == CRIU__REQ_TYPE__CHECK ||
 	    proc_work(s->child.id.pid, &work) < 0)
@@ -545,7 +490,6 @@ static void cancel_if_still(struct session *s)
 	if (work != s->work || !s->worked_at_ns)
 		note_work(s, work);
 	still_ns = clock_now_ns() - s->worked_at_ns;
-	patience_ns = still_patience_ns(s, still_ns, &held);
 	if (still_ns <= (s->has_looked_beside ? patience_ns : patience_ns / 2))
 		return;
 	/* The first look, after half of the time, says nothing yet. */
@@ -559,7 +503,9 @@ static void cancel_if_still(struct session *s)
 		note_work(s, work);
 		return;
 	}
-	fail_still(s, held);
+	brumate_fail(&s->why, ETIMEDOUT, "CRIU has waited for %.0f s, and done nothing",
+		     clock_since_s(s->worked_at_ns));
+	break_off(s);
 }
 
 /* A dump that is complete and ends its processes: nothing of it can be lost any more, and others can end them. */
@@ -587,6 +533,15 @@ static void kill_if_stopped(struct session *s)
 	}
 	if (s->is_cancelled && s->kill_at_ns != DEADLINE_NEVER)
 		kill_criu(s);
+}
+
+/* The restored process that a signal has stopped, for which CRIU waits; NULL: none. */
+static const struct proc_info *find_stopped(const struct session *s)
+{
+	for (size_t i = 0; i < s->restored.n; i++)
+		if (proc_has_stopped(s->restored.items[i].id) == 1)
+			return &s->restored.items[i];
+	return NULL;
 }
 
 /* The time is over: adds to the reason which process CRIU waited for. */

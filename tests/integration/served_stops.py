@@ -32,7 +32,7 @@ HAVE_CRIU = re.compile(r"checkpoint\.(criu-start\.end|gate|park|copy|unmap|gpu|c
 WITHIN = {"restore": ("restore.spawned", "restore.built", "restore.restored", "agent.hello", "agent.map", "agent.open"),
           "checkpoint": ("checkpoint.frozen", "checkpoint.dumped", "store.write-manifest"), "suspend": ("agent.gate", "agent.export"),
           "resume": ("agent.map", "agent.open")}
-FEW = re.compile(r"job stopped at restore\.built of restore by connection, then CONT|http stopped at suspend\.gate\.begin of suspend by http, then CONT")
+FEW = re.compile(r"http stopped at suspend\.gate\.begin of suspend by http, then CONT")
 
 
 @dataclasses.dataclass(frozen=True)
