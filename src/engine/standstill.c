@@ -257,11 +257,11 @@ static const struct manifest_process *find_saved(const struct manifest *m, pid_t
 }
 
 /* One that a signal has stopped between the look at the job and the dump is to give its device memory back: as no job with
- * one is saved, it runs on. */
+ * one is saved, it runs on. CRIU has sent the signal once more, and does not wait until it stops. */
 static void let_answer(struct op *op, const struct proc_info *p,
 		       const struct manifest_process *saved)
 {
-	if (!saved || !saved->gpu || saved->stopped || proc_has_stopped(p->id) != 1)
+	if (!saved || !saved->gpu || saved->stopped || proc_is_to_stop(p->id) != 1)
 		return;
 	progress_note(&op->progress,
 		      "process %d (%s) had been stopped by a signal while it was saved: it runs on",
@@ -278,7 +278,7 @@ int step_continue_restored(struct op *op, struct brumate_error *err)
 	int r = proc_members_read(&tree, &members, err);
 
 	/* A signal may have stopped it between the look at the job and the dump. While it stands still nobody sees the job end. */
-	if (reaper_is(target->root) && proc_has_stopped(target->root) == 1)
+	if (reaper_is(target->root) && proc_is_to_stop(target->root) == 1)
 		proc_signal_as(target->root, SIGCONT, target->uid);
 	target->n_stopped = 0;
 	for (size_t i = 0; r == 0 && i < tree.n; i++)

@@ -373,7 +373,8 @@ bool proc_is_gone(struct proc_id id)
 	return proc_look(id) == PROC_GONE;
 }
 
-static bool thread_has_stopped(int task_fd, const char *tid)
+/* Whether its state is one of @states; false where that cannot be read. */
+static bool thread_is_one_of(int task_fd, const char *tid, const char *states, bool *ret_has_ended)
 {
 	char name[32];
 	auto_free char *text = NULL;
@@ -381,9 +382,16 @@ static bool thread_has_stopped(int task_fd, const char *tid)
 
 	snprintf(name, sizeof(name), "%.16s/stat", tid);
 	int r = read_file(task_fd, name, &text);
-	/* One that has ended does nothing any more. */
-	return r == -ESRCH ||
-	       (r >= 0 && parse_stat(&info, text) >= 0 && strchr("TtZX", info.state));
+	*ret_has_ended = r == -ESRCH;
+	return r >= 0 && parse_stat(&info, text) >= 0 && strchr(states, info.state);
+}
+
+/* One that has ended does nothing any more. */
+static bool thread_has_stopped(int task_fd, const char *tid)
+{
+	bool has_ended, is_one = thread_is_one_of(task_fd, tid, "TtZX", &has_ended);
+
+	return is_one || has_ended;
 }
 
 int proc_has_stopped(struct proc_id id)
@@ -405,6 +413,37 @@ int proc_has_stopped(struct proc_id id)
 	if (r < 0)
 		return r == -ENOENT ? -ESRCH : r;
 	return stopped;
+}
+
+static bool signal_waits(int dir_fd, int number)
+{
+	unsigned long long pending = 0;
+	auto_free char *text = NULL;
+	const char *line =
+		read_file(dir_fd, "status", &text) < 0 ? NULL : strstr(text, "\nShdPnd:");
+
+	return line && sscanf(line, "\nShdPnd: %llx", &pending) == 1 && pending >> (number - 1) & 1;
+}
+
+int proc_is_to_stop(struct proc_id id)
+{
+	auto_close int dir_fd = open_dir(id.pid);
+	struct proc_info info;
+	struct dirent *e;
+
+	if (dir_fd < 0)
+		return dir_fd;
+	auto_closedir DIR *dir = dir_open(dir_fd, "task");
+	if (!dir)
+		return errno == ENOENT ? -ESRCH : -errno;
+	int r = read_exactly(&info, id);
+	/* A thread that takes the signal stops in the same moment: so the signal first, and then who has stopped. */
+	bool stops = r >= 0 && signal_waits(dir_fd, SIGSTOP), has_ended;
+	while (r >= 0 && !stops && (r = dir_next(dir, &e)) > 0)
+		stops = thread_is_one_of(dirfd(dir), e->d_name, "T", &has_ended);
+	if (r < 0)
+		return r == -ENOENT ? -ESRCH : r;
+	return stops;
 }
 
 int proc_zombie_status(struct proc_id id, int *ret_status)

@@ -73,6 +73,9 @@ int proc_next(DIR *proc, pid_t *ret);
  *  */
 int proc_has_stopped(struct proc_id id);
 
+/** Whether SIGSTOP waits for it, as on a busy machine, or one of its threads has been stopped by a signal: 1, 0, -ESRCH, -errno. */
+int proc_is_to_stop(struct proc_id id);
+
 /**
  * How a process ended that is still a zombie: its status as wait(2) gives it, from /proc/PID/stat
  * (proc(5), exit_code; the kernel shows it to who may trace the process). 0; -EAGAIN: it has not

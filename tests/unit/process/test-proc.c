@@ -191,6 +191,35 @@ static void number_until_it_is_reaped(void)
 	close(l.ready_fd);
 }
 
+/* A signal that stops it waits until its child has ended. */
+static void wait_for_vfork(void *arg)
+{
+	if (vfork() == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		little_ready();
+		for (;;)
+			pause();
+	}
+}
+
+static void stop_signals_that_wait(void)
+{
+	struct little busy = little_start(wait_for_vfork, NULL);
+	struct little idle = little_start(little_pause, NULL);
+	int status;
+
+	little_wait_ready(&busy);
+	little_wait_ready(&idle);
+	CHECK(proc_is_to_stop(little_id(&busy)) == 0 && proc_is_to_stop(little_id(&idle)) == 0);
+	CHECK(kill(busy.pid, SIGSTOP) == 0 && kill(idle.pid, SIGSTOP) == 0);
+	CHECK(waitpid(idle.pid, &status, WUNTRACED) == idle.pid && WIFSTOPPED(status));
+	CHECK(proc_is_to_stop(little_id(&idle)) == 1);
+	CHECK(proc_has_stopped(little_id(&busy)) == 0 && proc_is_to_stop(little_id(&busy)) == 1);
+	CHECK(kill(busy.pid, SIGCONT) == 0 && proc_is_to_stop(little_id(&busy)) == 0);
+	little_end(&busy);
+	little_end(&idle);
+}
+
 int main(void)
 {
 	identity_is_number_and_start();
@@ -201,5 +230,6 @@ int main(void)
 	reads_info();
 	boot_id();
 	tells_of_work();
+	stop_signals_that_wait();
 	return 0;
 }
