@@ -86,10 +86,10 @@ static int print_result(const struct invocation *in, const struct set *s, const 
 	return o ? print_json(o, err) : brumate_fail(err, ENOMEM, "%m");
 }
 
-/* One that is late has its order withdrawn, or its channel closed. */
+/* One that is late has its order withdrawn. */
 static bool is_late(const struct member *m)
 {
-	return !m->why.code || m->why.code == ECANCELED || m->why.code == EPIPE;
+	return !m->why.code || m->why.code == ECANCELED;
 }
 
 /* What failed after the decision changes nothing of it. */
