@@ -4,6 +4,7 @@
 
 import json
 import os
+import re
 
 from cases import EXIT_NOT_FOUND, EXIT_UNSUPPORTED, EXIT_USAGE, as_user, case, expect, main
 
@@ -72,6 +73,11 @@ def larger_takes_longer(bed):
     expect(foreseen(bed, large, "suspend")["like_bytes"] >= 160 << 20 > foreseen(bed, small, "suspend")["like_bytes"], "not the nearest")
 
 
+def without_size(text):
+    """How much a checkpoint needs is of that moment: the job runs, and its memory grows."""
+    return re.sub(r"needs about [\d.]+ \w+", "needs about so much", text)
+
+
 @case
 def what_would_be_refused(bed):
     job, log = bed.counter(name="train", mib=16)
@@ -81,7 +87,7 @@ def what_would_be_refused(bed):
         if act.code == 0:
             raise AssertionError(f"the checkpoint with {args} succeeds")
         seen = untouched(bed, job, "checkpoint", "train", "--dry-run", *args, code=act.code)
-        expect(seen.err == act.err, f"{args}: {act.err!r} {seen.err!r}")
+        expect(without_size(seen.err) == without_size(act.err), f"{args}: {act.err!r} {seen.err!r}")
     for args, words in ((("--every", "1h"), "--dry-run cannot be combined with --every"), (("--self",), "--self")):
         untouched(bed, job, "checkpoint", *([] if "--self" in args else ["train"]), "--dry-run", *args, code=EXIT_USAGE, words=words)
     bed.refused(EXIT_NOT_FOUND, "no job nosuch", "suspend", "nosuch", "--dry-run")
