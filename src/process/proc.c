@@ -437,7 +437,7 @@ int proc_is_to_stop(struct proc_id id)
 	if (!dir)
 		return errno == ENOENT ? -ESRCH : -errno;
 	int r = read_exactly(&info, id);
-	/* A thread that takes the signal stops in the same moment: so the signal first, and then who has stopped. */
+	/* A thread that takes the signal stops in the same moment: so the signal is looked at first. */
 	bool stops = r >= 0 && signal_waits(dir_fd, SIGSTOP), has_ended;
 	while (r >= 0 && !stops && (r = dir_next(dir, &e)) > 0)
 		stops = thread_is_one_of(dirfd(dir), e->d_name, "T", &has_ended);
