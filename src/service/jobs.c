@@ -453,10 +453,12 @@ static json_t *device_memory(const struct job *j)
 static void take_over(const struct job *j, bool listens)
 {
 	struct brumate_error err = BRUMATE_ERROR_NONE;
-	auto_free char *inside = pidns_own_status_path();
 
+	if ((!listens && !job_state_is_passing(j->state)) || !shim_has_ended(j))
+		return;
 	/* In a job's own namespace of pids it would end with that job. */
-	if (inside || (!listens && !job_state_is_passing(j->state)) || !shim_has_ended(j))
+	auto_free char *inside = pidns_own_status_path();
+	if (inside)
 		return;
 	if (shim_start(j->dir, &err) < 0)
 		log_warn("nobody %s job %s: reason=\"%s\"", listens ? "listens for" : "puts right",
