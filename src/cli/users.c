@@ -1163,16 +1163,22 @@ static bool begin_listed(struct round *r, size_t i)
 	return false;
 }
 
-/* Whether a job was left that it is for. */
+/* Whether one of its jobs, from the nth on, is in one of @states. */
+static bool place_has(const struct place *p, size_t nth, const char *states)
+{
+	for (; nth < json_array_size(p->jobs); nth++)
+		if (words_contain(states, text_of(json_array_get(p->jobs, nth), "state")))
+			return true;
+	return false;
+}
+
+/* Whether a user's job has had no turn. */
 static bool has_left(const struct round *r)
 {
 	for (size_t i = 0; i < r->all->n; i++)
-		for (size_t k = r->next[i];
-		     r->all->items[i].uid && k < json_array_size(r->all->items[i].jobs); k++)
-			if (words_contain(
-				    r->states,
-				    text_of(json_array_get(r->all->items[i].jobs, k), "state")))
-				return true;
+		if (r->all->items[i].uid != 0 &&
+		    place_has(&r->all->items[i], r->next[i], r->states))
+			return true;
 	return false;
 }
 
@@ -1217,14 +1223,9 @@ static int act_in_rounds(struct round *r, struct brumate_error *err)
 
 static bool has_own(const struct places *all, const char *states)
 {
-	json_t *job;
-	size_t i, k;
-
-	for (i = 0; i < all->n; i++)
-		if (all->items[i].uid == 0)
-			json_array_foreach (all->items[i].jobs, k, job)
-				if (words_contain(states, text_of(job, "state")))
-					return true;
+	for (size_t i = 0; i < all->n; i++)
+		if (all->items[i].uid == 0 && place_has(&all->items[i], 0, states))
+			return true;
 	return false;
 }
 
