@@ -373,8 +373,8 @@ bool proc_is_gone(struct proc_id id)
 	return proc_look(id) == PROC_GONE;
 }
 
-/* Whether its state is one of @states; false where that cannot be read. */
-static bool thread_is_one_of(int task_fd, const char *tid, const char *states, bool *ret_has_ended)
+/* The state of a thread, as in /proc/PID/stat; 'X': it has ended; '\0': that cannot be read. */
+static char thread_state(int task_fd, const char *tid)
 {
 	char name[32];
 	auto_free char *text = NULL;
@@ -382,22 +382,16 @@ static bool thread_is_one_of(int task_fd, const char *tid, const char *states, b
 
 	snprintf(name, sizeof(name), "%.16s/stat", tid);
 	int r = read_file(task_fd, name, &text);
-	*ret_has_ended = r == -ESRCH;
-	return r >= 0 && parse_stat(&info, text) >= 0 && strchr(states, info.state);
+	if (r == -ESRCH)
+		return 'X';
+	return r >= 0 && parse_stat(&info, text) >= 0 ? info.state : '\0';
 }
 
-/* One that has ended does nothing any more. */
-static bool thread_has_stopped(int task_fd, const char *tid)
-{
-	bool has_ended, is_one = thread_is_one_of(task_fd, tid, "TtZX", &has_ended);
-
-	return is_one || has_ended;
-}
-
-int proc_has_stopped(struct proc_id id)
+/* Whether the state of one of its threads is, or is not, among @states: 1, 0, -ESRCH, -errno. */
+static int has_thread(struct proc_id id, const char *states, bool among)
 {
 	auto_close int dir_fd = open_dir(id.pid);
-	bool stopped = true;
+	bool found = false;
 
 	if (dir_fd < 0)
 		return dir_fd;
@@ -408,42 +402,43 @@ int proc_has_stopped(struct proc_id id)
 	struct proc_info info;
 	int r = read_exactly(&info, id);
 	struct dirent *e;
-	while (r >= 0 && stopped && (r = dir_next(dir, &e)) > 0)
-		stopped = thread_has_stopped(dirfd(dir), e->d_name);
+	while (r >= 0 && !found && (r = dir_next(dir, &e)) > 0) {
+		const char state = thread_state(dirfd(dir), e->d_name);
+
+		found = (state && strchr(states, state)) == among;
+	}
 	if (r < 0)
 		return r == -ENOENT ? -ESRCH : r;
-	return stopped;
+	return found;
 }
 
-static bool signal_waits(int dir_fd, int number)
+int proc_has_stopped(struct proc_id id)
+{
+	/* One that has ended does nothing any more. */
+	int r = has_thread(id, "TtZX", false);
+
+	return r < 0 ? r : !r;
+}
+
+static bool signal_waits(pid_t pid, int number)
 {
 	unsigned long long pending = 0;
+	auto_close int dir_fd = open_dir(pid);
 	auto_free char *text = NULL;
-	const char *line =
-		read_file(dir_fd, "status", &text) < 0 ? NULL : strstr(text, "\nShdPnd:");
+	const char *line = dir_fd < 0 || read_file(dir_fd, "status", &text) < 0
+				   ? NULL
+				   : strstr(text, "\nShdPnd:");
 
 	return line && sscanf(line, "\nShdPnd: %llx", &pending) == 1 && pending >> (number - 1) & 1;
 }
 
 int proc_is_to_stop(struct proc_id id)
 {
-	auto_close int dir_fd = open_dir(id.pid);
-	struct proc_info info;
-	struct dirent *e;
-
-	if (dir_fd < 0)
-		return dir_fd;
-	auto_closedir DIR *dir = dir_open(dir_fd, "task");
-	if (!dir)
-		return errno == ENOENT ? -ESRCH : -errno;
-	int r = read_exactly(&info, id);
 	/* A thread that takes the signal stops in the same moment: so the signal is looked at first. */
-	bool stops = r >= 0 && signal_waits(dir_fd, SIGSTOP), has_ended;
-	while (r >= 0 && !stops && (r = dir_next(dir, &e)) > 0)
-		stops = thread_is_one_of(dirfd(dir), e->d_name, "T", &has_ended);
-	if (r < 0)
-		return r == -ENOENT ? -ESRCH : r;
-	return stops;
+	const bool waits = signal_waits(id.pid, SIGSTOP);
+	int r = has_thread(id, "T", true);
+
+	return r == 0 ? waits : r;
 }
 
 int proc_zombie_status(struct proc_id id, int *ret_status)
