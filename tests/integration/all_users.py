@@ -9,11 +9,10 @@ import re
 import resource
 import signal
 import subprocess
-import sys
 import threading
 import time
 
-from as_root import as_root, env_of_root, listed, needs_root, ok
+from as_root import as_root, env_of_root, listed, needs_root, ok, ran_apart
 from cases import (Background, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMEOUT, EXIT_USAGE, Failed, UserBed, as_user, case, expect, find_build,
                    main, read_text, run, wait_until)
 
@@ -142,12 +141,8 @@ def a_job_by_the_name_of_its_user(bed):
 @case
 @as_user
 def before_maintenance_and_back(bed):
-    """In a PID namespace, where there are no jobs of tests beside this one."""
     needs_root()
-    if "BRUMATE_TEST_ALONE" not in os.environ:
-        done = run(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, __file__, "before-maintenance-and-back"],
-                   env={**os.environ, "BRUMATE_TEST_ALONE": "1"}, timeout=120)
-        expect("1 passed" in done.out, done.out + done.why())
+    if ran_apart(__file__, "before-maintenance-and-back", timeout=120):
         return
     jobs = [bed.counter(name=name, mib=16) for name in ("one", "two")]
     others = {job["id"] for job in json.loads(ok(as_root(bed, "ps", "--all-users", "--format", "json")).out)["jobs"]

@@ -3,6 +3,7 @@
 
 import json
 import os
+import sys
 
 from cases import Skipped, expect, run
 
@@ -25,6 +26,16 @@ def as_root(bed, *args, timeout=60):
 def needs_root():
     if os.getuid() != 0:
         raise Skipped("only root sees the jobs of all users")
+
+
+def ran_apart(file, name, timeout):
+    """Runs the case in a PID namespace, where there are no jobs of tests beside this one. False: this is there."""
+    if "BRUMATE_TEST_ALONE" in os.environ:
+        return False
+    done = run(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, file, name],
+               env={**os.environ, "BRUMATE_TEST_ALONE": "1"}, timeout=timeout)
+    expect("1 passed" in done.out, done.out + done.why())
+    return True
 
 
 def ok(done):
