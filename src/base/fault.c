@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -70,16 +71,21 @@ static void delay_ms(long ms)
 		;
 }
 
-/* Opening a FIFO for reading waits until a test opens it for writing. */
+/* Waits until a test has opened the FIFO for writing, and closed it. */
 static void hold_point(const char *path)
 {
-	auto_free char *fifo = NULL;
+	auto_free char *fifo = NULL, *making = NULL;
 
-	if (asprintf(&fifo, "%s.held", path) < 0 || mkfifo(fifo, 0600) < 0)
+	if (asprintf(&fifo, "%s.held", path) < 0 ||
+	    asprintf(&making, "%s.%d", fifo, gettid()) < 0 || mkfifo(making, 0600) < 0)
 		return;
-	int fd = open(fifo, O_RDONLY | O_CLOEXEC);
-	unlink(fifo);
-	cleanup_close(&fd);
+	/* A test that finds it may lower our limit of descriptors: so it is open before it has its name. */
+	auto_close int fd = open(making, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	struct pollfd p = { .fd = fd };
+	if (fd >= 0 && rename(making, fifo) == 0)
+		while (poll(&p, 1, -1) < 0 && errno == EINTR)
+			;
+	unlink(fd >= 0 ? fifo : making);
 }
 
 static int act(const char *path, const char *action, const char *arg)
