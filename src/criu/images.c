@@ -451,6 +451,11 @@ int criu_entries_open_bare(struct criu_entries *ret, const void *buf, size_t len
 	return 0;
 }
 
+bool criu_image_is_tcp(const char *name)
+{
+	return !strncmp(name, "tcp-stream-", strlen("tcp-stream-"));
+}
+
 int criu_entries_next(struct criu_entries *r, struct criu_entries *ret)
 {
 	uint32_t len;

@@ -145,6 +145,9 @@ int criu_entries_open(struct criu_entries *ret, const void *buf, size_t len_byte
 int criu_entries_open_bare(struct criu_entries *ret, const void *buf, size_t len_bytes,
 			   uint32_t number);
 
+/** Whether an image of that name is that of a TCP connection. */
+bool criu_image_is_tcp(const char *name);
+
 /** Finds the next entry. 1, or 0 at the end; -EBADMSG. */
 int criu_entries_next(struct criu_entries *image, struct criu_entries *ret);
 

@@ -3,6 +3,7 @@
 #include "criu/mend.h"
 
 #include <endian.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -19,7 +20,13 @@
 
 /* ---- an image that is written anew ---- */
 
-enum { HEAD_BYTES = 8, LEN_BYTES = 4 };
+#define MAGIC_TCP_STREAM 0x51465506u
+
+enum {
+	HEAD_BYTES = 8,
+	LEN_BYTES = 4,
+	TCP_IMAGE_BYTES_MAX = 1 << 30, /* it holds what was not acknowledged */
+};
 
 void criu_mended_fini(struct criu_mended *m)
 {
@@ -389,6 +396,38 @@ static int search_process(struct search *s, pid_t pid)
 	return r;
 }
 
+/* ---- what TCP has not sent ---- */
+
+/* An entry, and after it the bytes of the two queues. */
+int criu_mend_tcp(struct criu_mended *ret, const void *buf, size_t len_bytes)
+{
+	auto_(criu_mended_fini) struct criu_mended m = CRIU_MENDED_NONE;
+	struct criu_entries image, entry;
+	int r = criu_entries_open(&image, buf, len_bytes, CRIU_MAGIC_IMAGE, MAGIC_TCP_STREAM);
+
+	if (r == 0)
+		r = criu_mended_begin(&m, buf, &image);
+	if (r == 0)
+		r = criu_entries_next(&image, &entry);
+	if (r <= 0)
+		return r < 0 ? r : -EBADMSG;
+	CriuImage__TcpStream *stream =
+		criu_image__tcp_stream__unpack(NULL, entry.left, entry.p);
+	if (!stream)
+		return -EBADMSG;
+	const bool mends = stream->unsent_bytes > 0;
+	stream->unsent_bytes = 0;
+	r = mends ? criu_mended_append(&m, &stream->base) : 0;
+	criu_image__tcp_stream__free_unpacked(stream, NULL);
+	if (r == 0 && mends)
+		r = append(&m, image.p, image.left);
+	if (r < 0 || !mends)
+		return r;
+	*ret = m;
+	m = CRIU_MENDED_NONE;
+	return 1;
+}
+
 /* ---- all of them ---- */
 
 int criu_mended_write(int dir_fd, const char *name, const struct criu_mended *m)
@@ -462,6 +501,32 @@ static int mend_all_files(const struct search *s, struct brumate_error *err)
 	return r < 0 ? fail_image(name, r, err) : 0;
 }
 
+static int mend_connection(int dir_fd, const char *name, struct brumate_error *err)
+{
+	auto_(criu_mended_fini) struct criu_mended m = CRIU_MENDED_NONE;
+	auto_free char *text = NULL;
+	size_t len = 0;
+	int r = file_read_plain(dir_fd, name, TCP_IMAGE_BYTES_MAX, &text, &len);
+
+	if (r == 0)
+		r = criu_mend_tcp(&m, text, len);
+	if (r > 0)
+		r = criu_mended_write(dir_fd, name, &m);
+	return r < 0 ? fail_image(name, r, err) : 0;
+}
+
+static int mend_connections(int dir_fd, struct brumate_error *err)
+{
+	auto_closedir DIR *dir = dir_open(dir_fd, ".");
+	int r = 0, more = dir ? 0 : -errno;
+	struct dirent *e;
+
+	while (dir && r == 0 && (more = dir_next(dir, &e)) > 0)
+		if (criu_image_is_tcp(e->d_name))
+			r = mend_connection(dir_fd, e->d_name, err);
+	return more < 0 ? brumate_fail(err, -more, "CRIU's images: %s", strerror(-more)) : r;
+}
+
 int criu_mend_images(int dir_fd, criu_semaphore_fn is_semaphore, criu_timer_fn on_timer, void *arg,
 		     struct brumate_error *err)
 {
@@ -477,6 +542,8 @@ int criu_mend_images(int dir_fd, criu_semaphore_fn is_semaphore, criu_timer_fn o
 		r = mend_process(&s, &tree.items[i], err);
 	if (r == 0)
 		r = mend_all_files(&s, err);
+	if (r == 0)
+		r = mend_connections(dir_fd, err);
 	free(s.found.ids);
 	free(s.others.ids);
 	return r;

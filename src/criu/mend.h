@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 /*
  * Puts right in the images of a dump what CRIU writes down, but would not restore as it was: timers,
- * semaphores, and unix sockets without a file. Of what is read there, nothing is trusted. The rest of the images stays as it is.
+ * semaphores, unix sockets without a file, and what TCP has not sent. Of what is read there, nothing is trusted. The rest of the images stays as it is.
  */
 #pragma once
 
@@ -55,6 +55,14 @@ int criu_mend_core(struct criu_mended *ret, const void *buf, size_t len_bytes,
 
 /** Whether descriptor @fd of a process (numbered as in the images), an eventfd, is a semaphore: 1, 0, -errno. */
 typedef int (*criu_semaphore_fn)(void *arg, pid_t pid, int fd);
+
+/**
+ * Mends the image of a TCP connection. What was not sent yet CRIU sends while it builds the processes, before the other end may
+ * be there: that machine answers with a reset, and the connection or the restore is lost. Here it counts as sent and not
+ * acknowledged, as if it had been lost on the way: CRIU puts that back without sending it, and the kernel sends it again. Pure.
+ * Returns 1 (@ret), 0, -EBADMSG, -ENOMEM.
+ */
+int criu_mend_tcp(struct criu_mended *ret, const void *buf, size_t len_bytes);
 
 /** Calls @fn with each such timer of a core image. Pure. 0, -EBADMSG, what @fn returns. */
 int criu_core_timers(const void *buf, size_t len_bytes, pid_t pid, criu_timer_fn fn, void *arg);

@@ -524,7 +524,7 @@ static int is_tcp_image(int dir_fd, const char *name, const void *arg)
 {
 	(void)dir_fd;
 	(void)arg;
-	return !strncmp(name, "tcp-stream-", strlen("tcp-stream-"));
+	return criu_image_is_tcp(name);
 }
 
 bool criu_images_have_tcp(int dir_fd)

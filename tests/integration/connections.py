@@ -5,7 +5,7 @@ come back only at another moment than the other end."""
 
 import socket
 
-from cases import EXIT_UNSUPPORTED, case, expect, main
+from cases import EXIT_UNSUPPORTED, case, expect, main, run
 
 CLIENT = """
 import socket, time
@@ -81,6 +81,76 @@ def both_ends_in_the_job(bed):
     bed.expect_whole(job, log)
     bed.ok("checkpoint", "--name", "end", job)
     bed.expect_restorable("end", log)
+
+
+UNSENT = """
+import array, fcntl, socket, time
+server = socket.create_server(("127.0.0.1", 0))
+first = socket.create_connection(server.getsockname())
+second, _ = server.accept()
+sender, receiver = (first, second) if FIRST else (second, first)
+number = lambda at, n: bytes((at + k) % 251 for k in range(n))
+sent = got = step = 0
+if CLOSED:
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    sender.setblocking(False)
+    try:
+        while True:
+            sent += sender.send(number(sent, 4096))
+    except BlockingIOError:
+        sender.shutdown(socket.SHUT_WR)
+else:
+    sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+SIOCOUTQNSD = 0x894B
+print("ready now", flush=True)
+while not saved():
+    if not CLOSED:
+        sent += sender.send(number(sent, 100))
+    unsent = array.array("i", [0])
+    fcntl.ioctl(sender, SIOCOUTQNSD, unsent)
+    print("unsent", unsent[0], flush=True)
+    step += 1
+    print("step", step, "OK", flush=True)
+    time.sleep(0.02)
+if not CLOSED:
+    sender.shutdown(socket.SHUT_WR)
+while more := receiver.recv(65536):
+    if more != number(got, len(more)):
+        print("BAD", flush=True)
+    got += len(more)
+print("all of it" if got == sent else f"BAD: {got} of {sent}", flush=True)
+time.sleep(1000)
+"""
+
+
+def save_and_restore_elsewhere(bed, name, first, closed):
+    """As on another machine: the table that drops the packets of what was saved is not there."""
+    text = UNSENT.replace("FIRST", str(first)).replace("CLOSED", str(closed))
+    flag = f"{bed.dir}/{name}"
+    job, log = bed.python(text.replace("saved()", f"__import__('os').path.exists({flag!r})"), name=name)
+    unsent = log.wait_for(r"^unsent [1-9]")
+    bed.ok("checkpoint", "--name", name, job)
+    bed.kill_shim(job)
+    back = run(["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", bed.brumate, "restore", name], env=bed.command_env())
+    expect(back.code == 0, f"{unsent}: {back.why()}")
+    with open(flag, "w", encoding="utf-8"):
+        pass
+    log.wait_for("^all of it", 60)
+    expect("BAD" not in log.text(), log.text())
+    bed.ok("kill", job)
+
+
+@case
+def bytes_that_were_not_sent(bed):
+    """They are sent again by a restore where nobody answers for the other end until it is there."""
+    for first in (True, False):
+        save_and_restore_elsewhere(bed, f"corked-{first}", first, closed=False)
+
+
+@case
+def bytes_that_were_not_sent_before_a_close(bed):
+    for first in (True, False):
+        save_and_restore_elsewhere(bed, f"closed-{first}", first, closed=True)
 
 
 main()
