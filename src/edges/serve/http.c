@@ -32,6 +32,7 @@ enum {
 	PLACE_TIMEOUT_MS = 2000, /* for one of those under way to end */
 	HANG_UP_MS = 2000,	 /* for a client to read its answer */
 	STACK_BYTES = 1 << 20,
+	REFUSED_KEPT = 16,
 	BODY_BYTES_MAX = WIRE_MESSAGE_BYTES_MAX,
 };
 
@@ -42,6 +43,8 @@ struct http_server {
 	struct exchange
 		*exchanges; /* those under way, newest first; under the lock, as is their number */
 	unsigned n;
+	int refused[REFUSED_KEPT]; /* the last connections that had no place; -1: none; owned */
+	size_t n_refused;
 	uint64_t
 		full_until_ns; /* none but calls are under way: when that is no passing state; 0: they are not */
 };
@@ -398,6 +401,20 @@ static int add_exchange(struct http_server *s, struct exchange *x)
 	return r;
 }
 
+/* Frees it. A client that still sends its request would not read the answer if it were hung up on: so it is kept for a while, without a
+ * place. */
+static void turn_away(struct http_server *s, struct exchange *x, const char *status, int code,
+		      const char *why)
+{
+	int *kept = &s->refused[s->n_refused++ % REFUSED_KEPT];
+
+	refuse(x, status, code, why);
+	shutdown(x->fd, SHUT_WR);
+	cleanup_close(kept);
+	*kept = x->fd;
+	free(x);
+}
+
 static void take_connection(struct http_server *s, int listen_fd)
 {
 	auto_close int fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC);
@@ -408,18 +425,15 @@ static void take_connection(struct http_server *s, int listen_fd)
 		return;
 	*x = (struct exchange){ .server = s, .fd = take_fd(&fd) };
 	if (!may_ask(x)) { /* nor has it a place here */
-		refuse(x, "403 Forbidden", EACCES, "this is another user's");
-		close(x->fd);
-		free(x);
+		turn_away(s, x, "403 Forbidden", EACCES, "this is another user's");
 		return;
 	}
 	r = add_exchange(s, x);
 	if (r < 0) {
-		refuse(x, "503 Service Unavailable", -r,
-		       r == -EBUSY ? "as many requests are under way as there may be"
-				   : "this process has as many requests under way as it may have");
-		close(x->fd);
-		free(x);
+		turn_away(s, x, "503 Service Unavailable", -r,
+			  r == -EBUSY
+				  ? "as many requests are under way as there may be"
+				  : "this process has as many requests under way as it may have");
 		return;
 	}
 	if (thread_start_detached(serve_exchange, x, STACK_BYTES) == 0)
@@ -470,11 +484,14 @@ int verb_http(const struct invocation *in, struct brumate_error *err)
 	auto_close int fd = open_socket(in->values[OPT_SOCKET], err);
 
 	condition_init(&s.ended);
+	memset(s.refused, -1, sizeof(s.refused));
 	if (fd < 0)
 		return fd;
 	if (s.stop_fd < 0)
 		return brumate_fail(err, -s.stop_fd, "pipe: %m");
 	int r = serve_until_stopped(&s, fd, err);
 	wait_for_all(&s);
+	for (size_t i = 0; i < REFUSED_KEPT; i++)
+		cleanup_close(&s.refused[i]);
 	return r;
 }
