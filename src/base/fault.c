@@ -6,12 +6,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -71,21 +71,26 @@ static void delay_ms(long ms)
 		;
 }
 
-/* Waits until a test has opened the FIFO for writing, and closed it. */
+/* Waits until a test opens the FIFO for writing. Where another point waits already it does not. */
 static void hold_point(const char *path)
 {
 	auto_free char *fifo = NULL, *making = NULL;
+	struct inotify_event opened;
 
 	if (asprintf(&fifo, "%s.held", path) < 0 ||
 	    asprintf(&making, "%s.%d", fifo, gettid()) < 0 || mkfifo(making, 0600) < 0)
 		return;
-	/* A test that finds it may lower our limit of descriptors: so it is open before it has its name. */
+	/* A test that finds it may lower our limit of descriptors: so all are there before it has its name. */
 	auto_close int fd = open(making, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-	struct pollfd p = { .fd = fd };
-	if (fd >= 0 && rename(making, fifo) == 0)
-		while (poll(&p, 1, -1) < 0 && errno == EINTR)
-			;
-	unlink(fd >= 0 ? fifo : making);
+	auto_close int watch_fd = inotify_init1(IN_CLOEXEC);
+	const bool is_held = fd >= 0 && watch_fd >= 0 &&
+			     inotify_add_watch(watch_fd, making, IN_OPEN) >= 0 &&
+			     link(making, fifo) == 0;
+	unlink(making);
+	while (is_held && read(watch_fd, &opened, sizeof(opened)) < 0 && errno == EINTR)
+		;
+	if (is_held)
+		unlink(fifo);
 }
 
 static int act(const char *path, const char *action, const char *arg)

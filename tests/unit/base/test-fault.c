@@ -70,9 +70,9 @@ static void test_hold(void)
 	CHECK(pthread_create(&thread, NULL, pass, &result) == 0);
 	while ((fd = openat(top, "fault.held", O_WRONLY | O_CLOEXEC)) < 0)
 		CHECK(errno == ENOENT && result == -1);
-	close(fd);
 	CHECK(pthread_join(thread, NULL) == 0 && result == 0 && !armed());
 	CHECK(faccessat(top, "fault.held", F_OK, 0) < 0);
+	close(fd);
 }
 
 static pid_t start_child(void)
