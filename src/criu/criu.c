@@ -535,11 +535,12 @@ static void kill_if_stopped(struct session *s)
 		kill_criu(s);
 }
 
-/* The restored process that a signal has stopped, for which CRIU waits; NULL: none. */
+/* The restored process that a signal has stopped, for which CRIU waits; NULL: none. Those of its threads that wait for the others are not
+ * stopped. */
 static const struct proc_info *find_stopped(const struct session *s)
 {
 	for (size_t i = 0; i < s->restored.n; i++)
-		if (proc_has_stopped(s->restored.items[i].id) == 1)
+		if (proc_has_stopped_thread(s->restored.items[i].id) == 1)
 			return &s->restored.items[i];
 	return NULL;
 }

@@ -420,6 +420,11 @@ int proc_has_stopped(struct proc_id id)
 	return r < 0 ? r : !r;
 }
 
+int proc_has_stopped_thread(struct proc_id id)
+{
+	return has_thread(id, "Tt", true);
+}
+
 static bool signal_waits(pid_t pid, int number)
 {
 	unsigned long long pending = 0;

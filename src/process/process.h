@@ -73,6 +73,9 @@ int proc_next(DIR *proc, pid_t *ret);
  *  */
 int proc_has_stopped(struct proc_id id);
 
+/** Whether one of its threads stands stopped, by a signal or by its tracer: 1, 0, -ESRCH, -errno. */
+int proc_has_stopped_thread(struct proc_id id);
+
 /** Whether SIGSTOP waits for it, as on a busy machine, or one of its threads has been stopped by a signal: 1, 0, -ESRCH, -errno. */
 int proc_is_to_stop(struct proc_id id);
 

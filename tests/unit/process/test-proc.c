@@ -215,6 +215,8 @@ static void stop_signals_that_wait(void)
 	CHECK(kill(busy.pid, SIGSTOP) == 0 && kill(idle.pid, SIGSTOP) == 0);
 	CHECK(waitpid(idle.pid, &status, WUNTRACED) == idle.pid && WIFSTOPPED(status));
 	CHECK(proc_is_to_stop(little_id(&idle)) == 1);
+	CHECK(proc_has_stopped_thread(little_id(&idle)) == 1);
+	CHECK(proc_has_stopped_thread(little_id(&busy)) == 0);
 	CHECK(proc_has_stopped(little_id(&busy)) == 0 && proc_is_to_stop(little_id(&busy)) == 1);
 	CHECK(kill(busy.pid, SIGCONT) == 0 && proc_is_to_stop(little_id(&busy)) == 0);
 	little_end(&busy);
