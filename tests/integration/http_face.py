@@ -94,10 +94,7 @@ def who_may_ask(bed):
     script = f"""import socket
 s = socket.socket(socket.AF_UNIX)
 s.connect({face.path!r})
-try:
-    s.sendall(b"POST /v1/List HTTP/1.1\\r\\n\\r\\n")
-except BrokenPipeError:
-    pass  # it may have been hung up on before
+s.sendall(b"POST /v1/List HTTP/1.1\\r\\nContent-Length: 1000000\\r\\n\\r\\n" + bytes(1000000))
 print(s.recv(65536).decode())"""
     done = subprocess.run(["python3", "-c", script], user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True, timeout=60,
                           check=False, cwd="/")

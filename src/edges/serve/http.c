@@ -33,7 +33,14 @@ enum {
 	HANG_UP_MS = 2000,	 /* for a client to read its answer */
 	STACK_BYTES = 1 << 20,
 	REFUSED_KEPT = 16,
+	HEAR_MS = 20, /* between looks at what they send */
 	BODY_BYTES_MAX = WIRE_MESSAGE_BYTES_MAX,
+};
+
+/* A connection that had no place: its client may still be sending the request, and reads the answer after that. */
+struct refused {
+	int fd; /* -1: none; owned */
+	uint64_t until_ns;
 };
 
 struct http_server {
@@ -43,7 +50,7 @@ struct http_server {
 	struct exchange
 		*exchanges; /* those under way, newest first; under the lock, as is their number */
 	unsigned n;
-	int refused[REFUSED_KEPT]; /* the last connections that had no place; -1: none; owned */
+	struct refused refused[REFUSED_KEPT]; /* the last ones */
 	size_t n_refused;
 	uint64_t
 		full_until_ns; /* none but calls are under way: when that is no passing state; 0: they are not */
@@ -401,18 +408,48 @@ static int add_exchange(struct http_server *s, struct exchange *x)
 	return r;
 }
 
-/* Frees it. A client that still sends its request would not read the answer if it were hung up on: so it is kept for a while, without a
- * place. */
+/* Frees it. Its connection is kept for a while, without a place: a client that is hung up on while it sends does not read the answer. */
 static void turn_away(struct http_server *s, struct exchange *x, const char *status, int code,
 		      const char *why)
 {
-	int *kept = &s->refused[s->n_refused++ % REFUSED_KEPT];
+	struct refused *kept = &s->refused[s->n_refused++ % REFUSED_KEPT];
 
 	refuse(x, status, code, why);
 	shutdown(x->fd, SHUT_WR);
-	cleanup_close(kept);
-	*kept = x->fd;
+	cleanup_close(&kept->fd);
+	*kept = (struct refused){ x->fd, deadline_in_ms(HANG_UP_MS) };
 	free(x);
+}
+
+/* Throws away what it sends, and hangs up at the end of that, or of its time. */
+static void hear_out(struct refused *r)
+{
+	char bytes[4096];
+	ssize_t n = 1;
+
+	/* So few at a time that it holds nobody up. */
+	for (int i = 0; i < 64 && n > 0; i++)
+		n = recv(r->fd, bytes, sizeof(bytes), MSG_DONTWAIT);
+	const bool goes_on = n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
+	if (goes_on && deadline_left_ms(r->until_ns))
+		return;
+	cleanup_close(&r->fd);
+}
+
+/* Returns how long to wait for more of what they send, as poll(2) takes it. */
+static int hear_refused(struct http_server *s)
+{
+	int least_ms = -1;
+
+	for (size_t i = 0; i < REFUSED_KEPT; i++) {
+		struct refused *r = &s->refused[i];
+
+		if (r->fd >= 0)
+			hear_out(r);
+		if (r->fd >= 0)
+			least_ms = HEAR_MS;
+	}
+	return least_ms;
 }
 
 static void take_connection(struct http_server *s, int listen_fd)
@@ -456,7 +493,7 @@ static int serve_until_stopped(struct http_server *s, int listen_fd, struct brum
 				{ .fd = s->stop_fd, .events = POLLIN } };
 
 	while (!interrupt_seen()) {
-		if (poll(fds, 2, -1) < 0 && errno != EINTR)
+		if (poll(fds, 2, hear_refused(s)) < 0 && errno != EINTR)
 			return brumate_fail(err, errno, "poll: %m");
 		if (fds[0].revents && !fds[1].revents)
 			take_connection(s, listen_fd);
@@ -484,7 +521,8 @@ int verb_http(const struct invocation *in, struct brumate_error *err)
 	auto_close int fd = open_socket(in->values[OPT_SOCKET], err);
 
 	condition_init(&s.ended);
-	memset(s.refused, -1, sizeof(s.refused));
+	for (size_t i = 0; i < REFUSED_KEPT; i++)
+		s.refused[i].fd = -1;
 	if (fd < 0)
 		return fd;
 	if (s.stop_fd < 0)
@@ -492,6 +530,6 @@ int verb_http(const struct invocation *in, struct brumate_error *err)
 	int r = serve_until_stopped(&s, fd, err);
 	wait_for_all(&s);
 	for (size_t i = 0; i < REFUSED_KEPT; i++)
-		cleanup_close(&s.refused[i]);
+		cleanup_close(&s.refused[i].fd);
 	return r;
 }
