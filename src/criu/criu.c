@@ -540,6 +540,9 @@ static void kill_if_stopped(struct session *s)
 static const struct proc_info *find_stopped(const struct session *s)
 {
 	for (size_t i = 0; i < s->restored.n; i++)
+		if (proc_has_stopped(s->restored.items[i].id) == 1)
+			return &s->restored.items[i];
+	for (size_t i = 0; i < s->restored.n; i++)
 		if (proc_has_stopped_thread(s->restored.items[i].id) == 1)
 			return &s->restored.items[i];
 	return NULL;

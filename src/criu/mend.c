@@ -2,8 +2,8 @@
 /* What CRIU would not restore as it was; see mend.h. */
 #include "criu/mend.h"
 
-#include <endian.h>
 #include <dirent.h>
+#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -411,8 +411,7 @@ int criu_mend_tcp(struct criu_mended *ret, const void *buf, size_t len_bytes)
 		r = criu_entries_next(&image, &entry);
 	if (r <= 0)
 		return r < 0 ? r : -EBADMSG;
-	CriuImage__TcpStream *stream =
-		criu_image__tcp_stream__unpack(NULL, entry.left, entry.p);
+	CriuImage__TcpStream *stream = criu_image__tcp_stream__unpack(NULL, entry.left, entry.p);
 	if (!stream)
 		return -EBADMSG;
 	const bool mends = stream->unsent_bytes > 0;

@@ -59,7 +59,7 @@ typedef int (*criu_semaphore_fn)(void *arg, pid_t pid, int fd);
 /**
  * Mends the image of a TCP connection. What was not sent yet CRIU sends while it builds the processes, before the other end may
  * be there: that machine answers with a reset, and the connection or the restore is lost. Here it counts as sent and not
- * acknowledged, as if it had been lost on the way: CRIU puts that back without sending it, and the kernel sends it again. Pure.
+ * acknowledged, as if it had been lost on the way: CRIU puts that back without sending it, and the kernel sends it again a second later. Pure.
  * Returns 1 (@ret), 0, -EBADMSG, -ENOMEM.
  */
 int criu_mend_tcp(struct criu_mended *ret, const void *buf, size_t len_bytes);

@@ -3,7 +3,7 @@
  * Connections that stand still: each TCP socket of a tree that has a peer, be it of this machine, gets a filter that
  * drops every packet that comes in. Where all ends of the connections of several trees are held, nothing passes between them: no byte, no reset
  * of a kernel that has not got the other end yet. Nothing is lost, as the sender keeps what was not acknowledged. The filter belongs to the
- * socket: CRIU saves it with it and a restored socket has it from its first moment on, it goes when the socket goes, and it takes
+ * socket: CRIU saves it with it and puts it back right after the connection is made, it goes when the socket goes, and it takes
  * no right over the network, so no rule of a firewall can be left behind.
  */
 #pragma once

@@ -128,16 +128,19 @@ def save_and_restore_elsewhere(bed, name, first, closed):
     text = UNSENT.replace("FIRST", str(first)).replace("CLOSED", str(closed))
     flag = f"{bed.dir}/{name}"
     job, log = bed.python(text.replace("saved()", f"__import__('os').path.exists({flag!r})"), name=name)
-    unsent = log.wait_for(r"^unsent [1-9]")
+    log.wait_for(r"^unsent [1-9]")
     bed.ok("checkpoint", "--name", name, job)
+    unsent = [line for line in log.text().splitlines() if line.startswith("unsent")][-1]
     bed.kill_shim(job)
     back = run(["unshare", "-n", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", bed.brumate, "restore", name], env=bed.command_env())
     expect(back.code == 0, f"{unsent}: {back.why()}")
+    if not closed and unsent == "unsent 0":  # the kernel had just sent it: it holds bytes back for a fifth of a second
+        return save_and_restore_elsewhere(bed, f"{name}-again", first, closed)
     with open(flag, "w", encoding="utf-8"):
         pass
     log.wait_for("^all of it", 60)
     expect("BAD" not in log.text(), log.text())
-    bed.ok("kill", job)
+    return bed.ok("kill", job)
 
 
 @case
