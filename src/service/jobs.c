@@ -38,6 +38,8 @@ enum {
 	STILL_MS = 2000,
 	STILL_AT_WORK_MS = 10000,
 	RECOVER_TIMEOUT_MS = 180000, /* may have to wait for a CRIU of the dead shim */
+	SETTLE_TIMEOUT_MS = RECOVER_TIMEOUT_MS,
+	SETTLE_LOOK_MS = 500, /* at whether the shim has died: no event says so */
 };
 
 /* The shim died during the call. Another one takes the job over and repairs it, so that the caller gets the result.
@@ -525,17 +527,26 @@ int service_list(const struct service_call *call, json_t *parameters, json_t **r
 			      folded);
 }
 
+/* A shim that was killed may still be on its way out when it is looked for first. */
+static int replace_dead_shim(struct job *j, struct brumate_error *err)
+{
+	struct wire w;
+	int r = shim_has_ended(j) ? shim_connect(&w, j, err) : 1;
+
+	if (r == 0)
+		wire_fini(&w);
+	return r < 0 ? r : 0;
+}
+
 /* Waits until no operation on @j is under way: every change of the record is a rename in its directory. Starts
- * another shim if a dead one left an incomplete operation. */
-static int settle(const struct service_call *call, struct job *j, struct brumate_error *err)
+ * another shim if a dead one left an incomplete operation. @until_ns: -ETIMEDOUT then, as where a shim is stopped. */
+static int settle(const struct service_call *call, struct job *j, uint64_t until_ns,
+		  struct brumate_error *err)
 {
 	auto_close int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-	struct wire w;
 
 	if (fd < 0 || inotify_add_watch(fd, j->dir, IN_MOVED_TO) < 0)
 		return brumate_fail(err, errno, "watch %s: %m", j->dir);
-	if (job_state_is_passing(j->state) && shim_has_ended(j) && shim_connect(&w, j, NULL) == 0)
-		wire_fini(&w);
 
 	for (;;) {
 		auto_(job_fini) struct job now = JOB_EMPTY;
@@ -554,7 +565,13 @@ static int settle(const struct service_call *call, struct job *j, struct brumate
 			now = old;
 			return 0;
 		}
-		if (poll(fds, 1 + CANCEL_FDS, -1) < 0 && errno != EINTR)
+		r = replace_dead_shim(&now, err);
+		if (r == 0 && !deadline_left_ms(until_ns))
+			r = brumate_fail(err, ETIMEDOUT, "job %s is %s still", j->id,
+					 job_state_name(now.state));
+		if (r < 0)
+			return r;
+		if (poll(fds, 1 + CANCEL_FDS, SETTLE_LOOK_MS) < 0 && errno != EINTR)
 			return brumate_fail(err, errno, "poll: %m");
 		if (fds[1].revents || fds[2].revents)
 			return brumate_fail(err, ECANCELED, "cancelled");
@@ -578,7 +595,7 @@ void forget_settled_job(const struct service_call *call, struct job *j, bool wit
 {
 	struct service_call patient = patient_call(call);
 
-	if (settle(&patient, j, NULL) == 0)
+	if (settle(&patient, j, deadline_in_ms(SETTLE_TIMEOUT_MS), NULL) == 0)
 		forget_job(j, with_log);
 }
 
@@ -597,7 +614,7 @@ int service_status(const struct service_call *call, json_t *parameters, json_t *
 	if (r == 0)
 		r = exactly ? resolve_job_exactly(&j, word, err) : job_find(&j, word, err);
 	if (r == 0 && settled)
-		r = settle(call, &j, err);
+		r = settle(call, &j, DEADLINE_NEVER, err);
 	return r < 0 ? r : reply_job(&j, ret, err);
 }
 
@@ -658,7 +675,7 @@ void give_back(const struct service_call *call, struct job *j)
 {
 	struct service_call patient = patient_call(call);
 
-	if (settle(&patient, j, NULL) == 0 &&
+	if (settle(&patient, j, deadline_in_ms(SETTLE_TIMEOUT_MS), NULL) == 0 &&
 	    shim_relay(&patient, j, "Release", NULL, NULL, NULL) < 0 && j->state == JOB_CREATED)
 		forget_job(j, true);
 }
@@ -1083,7 +1100,7 @@ static int refuse_restoring(const struct service_call *call, struct job *j,
 			    struct brumate_error *err)
 {
 	if (j->state == JOB_RESTORING && shim_has_ended(j)) {
-		int r = settle(call, j, err);
+		int r = settle(call, j, deadline_in_ms(SETTLE_TIMEOUT_MS), err);
 
 		if (r < 0)
 			return r;
