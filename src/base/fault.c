@@ -71,7 +71,7 @@ static void delay_ms(long ms)
 		;
 }
 
-/* Waits until a test opens the FIFO for writing. Where another point waits already it does not. */
+/* Waits until a test opens the FIFO. Where another point waits already it does not. */
 static void hold_point(const char *path)
 {
 	auto_free char *fifo = NULL, *making = NULL;

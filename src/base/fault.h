@@ -14,7 +14,7 @@
  *	stop          SIGSTOP to this process, whose number is added to the file's name and ".stopped" before
  *	stop:WHO      the same to a peer
  *	delay:MS      the point waits MS milliseconds
- *	hold          the point makes a FIFO, the file's name and ".held", and waits until it is opened for writing
+ *	hold          the point makes a FIFO, the file's name and ".held", and waits until it is opened
  * A line is removed from the file when its point is hit, so each fault fires once; from then on the next line
  * counts. The file is removed with its last line.
  */

@@ -136,6 +136,7 @@ struct criu_entries {
 #define CRIU_MAGIC_REMAP_FPATH 0x59133954u
 #define CRIU_MAGIC_FILES       0x56303138u
 #define CRIU_MAGIC_MEMFD_INODE 0x48453499u
+#define CRIU_MAGIC_TCP_STREAM  0x51465506u
 
 /** Begins an image with these two numbers. -EBADMSG: they are others. */
 int criu_entries_open(struct criu_entries *ret, const void *buf, size_t len_bytes, uint32_t first,

@@ -20,8 +20,6 @@
 
 /* ---- an image that is written anew ---- */
 
-#define MAGIC_TCP_STREAM 0x51465506u
-
 enum {
 	HEAD_BYTES = 8,
 	LEN_BYTES = 4,
@@ -403,7 +401,7 @@ int criu_mend_tcp(struct criu_mended *ret, const void *buf, size_t len_bytes)
 {
 	auto_(criu_mended_fini) struct criu_mended m = CRIU_MENDED_NONE;
 	struct criu_entries image, entry;
-	int r = criu_entries_open(&image, buf, len_bytes, CRIU_MAGIC_IMAGE, MAGIC_TCP_STREAM);
+	int r = criu_entries_open(&image, buf, len_bytes, CRIU_MAGIC_IMAGE, CRIU_MAGIC_TCP_STREAM);
 
 	if (r == 0)
 		r = criu_mended_begin(&m, buf, &image);

@@ -528,14 +528,16 @@ int service_list(const struct service_call *call, json_t *parameters, json_t **r
 }
 
 /* A shim that was killed may still be on its way out when it is looked for first. */
-static int replace_dead_shim(struct job *j, struct brumate_error *err)
+static int replace_dead_shim(const struct job *j, struct brumate_error *err)
 {
 	struct wire w;
-	int r = shim_has_ended(j) ? shim_connect(&w, j, err) : 1;
 
+	if (!shim_has_ended(j))
+		return 0;
+	int r = shim_connect(&w, j, err);
 	if (r == 0)
 		wire_fini(&w);
-	return r < 0 ? r : 0;
+	return r;
 }
 
 /* Waits until no operation on @j is under way: every change of the record is a rename in its directory. Starts

@@ -439,7 +439,7 @@ static void hear_out(struct refused *r)
 /* Returns how long to wait for more of what they send, as poll(2) takes it. */
 static int hear_refused(struct http_server *s)
 {
-	int least_ms = -1;
+	int wait_ms = -1;
 
 	for (size_t i = 0; i < REFUSED_KEPT; i++) {
 		struct refused *r = &s->refused[i];
@@ -447,9 +447,9 @@ static int hear_refused(struct http_server *s)
 		if (r->fd >= 0)
 			hear_out(r);
 		if (r->fd >= 0)
-			least_ms = HEAR_MS;
+			wait_ms = HEAR_MS;
 	}
-	return least_ms;
+	return wait_ms;
 }
 
 static void take_connection(struct http_server *s, int listen_fd)

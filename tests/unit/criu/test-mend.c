@@ -421,15 +421,15 @@ static void test_of_processes(void)
 
 /* ---- what TCP has not sent ---- */
 
-enum { TCP_STREAM = 0x51465506, SENT = 3, UNSENT = 12, LATER = 13 };
+enum { QUEUED = 3, UNSENT = 12, LATER = 13 };
 
 /* An entry of these bytes, and after it what is no entry: the queues. */
 static void put_stream(struct message *image, unsigned queued, unsigned unsent)
 {
 	struct message stream = { .n = 0 };
 
-	begin_image(image, TCP_STREAM);
-	put_number(&stream, SENT, queued);
+	begin_image(image, CRIU_MAGIC_TCP_STREAM);
+	put_number(&stream, QUEUED, queued);
 	put_number(&stream, UNSENT, unsent);
 	put_number(&stream, LATER, 0xffffffff);
 	put_entry(image, &stream);
@@ -446,9 +446,10 @@ static void test_unsent(void)
 	put_stream(&image, 5, 5);
 	CHECK(criu_mend_tcp(&m, image.bytes, image.n) == 1);
 	struct view stream = entry(m.bytes, m.len_bytes, 0);
-	CHECK(number(stream, SENT) == 5 && number(stream, UNSENT) == 0);
+	CHECK(number(stream, QUEUED) == 5 && number(stream, UNSENT) == 0);
 	CHECK(number(stream, LATER) == 0xffffffff);
-	CHECK(m.bytes + m.len_bytes == stream.end + 5 && !memcmp(stream.end, "\xff\xff\xff\xff\xff", 5));
+	CHECK(m.bytes + m.len_bytes == stream.end + 5 &&
+	      !memcmp(stream.end, "\xff\xff\xff\xff\xff", 5));
 	criu_mended_fini(&m);
 	put_stream(&image, 0, 5);
 	for (size_t n = 0; n < image.n; n++)
