@@ -237,7 +237,7 @@ bool machine_cgroup_go_out(char *cgroup)
 uint64_t machine_room_bytes(void)
 {
 	auto_free char *cgroup = machine_cgroup(0);
-	uint64_t left = UINT64_MAX;
+	uint64_t left = 0;
 
 	machine_meminfo("MemAvailable", &left);
 	if (!cgroup)

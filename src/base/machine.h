@@ -23,7 +23,7 @@ uint64_t machine_pool_bytes(void);
 unsigned machine_cores(void);
 
 /** Bytes that this process can still allocate: what the machine has available, within the memory limits of its cgroup
- * and the ancestors of that. */
+ * and the ancestors of that. 0 where the machine does not say. */
 uint64_t machine_room_bytes(void);
 
 /** The cgroup of @pid (0: this process) that limits its memory, as a path beneath /sys/fs/cgroup; "" for that

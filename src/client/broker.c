@@ -265,7 +265,7 @@ static int decode_answer(enum broker_answer what, void *ret, json_t *reply,
 {
 	int r = broker_answer_decode(what, ret, reply, err);
 
-	if (r == -EBADMSG)
+	if (r == -EBADMSG && err)
 		err->code = EPROTO;
 	return r < 0 ? brumate_wrap(err, r == -EBADMSG ? -EPROTO : r, "broker: its answer") : 0;
 }
