@@ -104,9 +104,10 @@ def who_begins_later(bed):
     with library(bed, f"{COUNTER} > /tmp/out & wait") as container:
         container.start()
         for name in ("first", "second"):
-            expect(container.checkpoint("--leave-running") == 0, container.reason("dump.log"))
-            if name == "second":
-                container.end()
+            if name == "first":
+                expect(container.checkpoint("--leave-running") == 0, container.reason("dump.log"))
+            else:
+                container.saved().end()
                 container.restored()
             argv = ["exec", "--detach", container.id, "/bin/sh", "-c", f"exec {COUNTER} > /tmp/{name}"]
             expect(container.runc(*argv) == 0, container.last_words())
