@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 /* With less room, the kernel drops some descriptors silently. */
@@ -68,6 +69,18 @@ static int wait_to_retry(int socket_fd, short events, uint64_t deadline_ns)
 	return errno == ECONNRESET || errno == ENOTCONN ? -EPIPE : -errno;
 }
 
+/* unix(7): all that our user has sent and nobody has received yet counts against the sender's RLIMIT_NOFILE, also what
+ * other programs of his have sent. No event says when some has arrived; a peer that ends ends the next try. */
+static int wait_for_arrivals(uint64_t deadline_ns)
+{
+	const struct timespec pause = { .tv_nsec = 5 * NS_PER_MS };
+
+	if (deadline_left_ms(deadline_ns) == 0)
+		return -ETIMEDOUT;
+	nanosleep(&pause, NULL);
+	return 0;
+}
+
 /* Without a deadline the call itself waits, unless the socket is non-blocking. */
 static int flags_for(uint64_t deadline_ns)
 {
@@ -91,7 +104,8 @@ ssize_t packet_send(int socket_fd, const void *buf, size_t len_bytes, const int 
 
 		if (n >= 0)
 			return n;
-		r = wait_to_retry(socket_fd, POLLOUT, deadline_ns);
+		r = errno == ETOOMANYREFS ? wait_for_arrivals(deadline_ns)
+					  : wait_to_retry(socket_fd, POLLOUT, deadline_ns);
 	}
 	return r;
 }

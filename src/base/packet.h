@@ -29,7 +29,8 @@ struct packet_fds {
 	enum packet_state state;
 };
 
-/** Sends @buf with @n_fds (borrowed, at most PACKET_FDS_MAX). Waits until @deadline_ns while the peer is slow.
+/** Sends @buf with @n_fds (borrowed, at most PACKET_FDS_MAX). Waits until @deadline_ns while the peer is slow,
+ * or more descriptors of this user are on their way than RLIMIT_NOFILE allows.
  * Returns the bytes sent, or -errno. Errors to act on: -EPIPE (the peer is gone), -ETIMEDOUT. */
 ssize_t packet_send(int socket_fd, const void *buf, size_t len_bytes, const int *fds, size_t n_fds,
 		    uint64_t deadline_ns);

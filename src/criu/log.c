@@ -177,6 +177,9 @@ const char *criu_hint_for(const char *reason)
 		{ "Can't dump file", "the job holds a device or kernel object that CRIU cannot "
 				     "save: close it before the "
 				     "checkpoint" },
+		{ "Can't retrieve FD from socket",
+		  "programs of the job's user are sending more descriptors than its RLIMIT_NOFILE "
+		  "allows: try again, or raise that limit (ulimit -n)" },
 		{ "SysVIPC shmem",
 		  "the job uses System V shared memory: use POSIX shared memory or a file" },
 		{ "/secretmem",

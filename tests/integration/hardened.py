@@ -240,35 +240,40 @@ def small_dev_shm(bed):
     works(bed, change)
 
 
-@case
-def few_files(bed):
-    def change(config):
-        config["process"]["rlimits"] = [{"type": "RLIMIT_NOFILE", "soft": 64, "hard": 64}]
-
-    works(bed, change)
-
-
 FIRST_ID = 100000
 
 
-def give(path):
+def give(path, first):
     """To root of a user namespace, with all below it."""
     for base, folders, names in os.walk(path):
         for name in (".", *folders, *names):
-            os.chown(os.path.join(base, name), FIRST_ID, FIRST_ID, follow_symlinks=False)
+            os.chown(os.path.join(base, name), first, first, follow_symlinks=False)
 
 
-def map_ids(bed, name="c"):
+def map_ids(bed, name="c", first=FIRST_ID):
     def change(config):
         # Who owns the container's network may have its own /sys.
         config["linux"]["namespaces"] += [{"type": "user"}, {"type": "network"}]
-        ids = [{"containerID": 0, "hostID": FIRST_ID, "size": 65536}]
+        ids = [{"containerID": 0, "hostID": first, "size": 65536}]
         config["linux"].update(uidMappings=ids, gidMappings=ids)
         os.chmod(bed.dir, 0o711)
-        give(os.path.join(bed.dir, name, "rootfs"))
-        give(bed.own["BRUMATE_SIM_DIR"])
+        give(os.path.join(bed.dir, name, "rootfs"), first)
+        give(bed.own["BRUMATE_SIM_DIR"], first)
 
     return change
+
+
+@case
+def few_files(bed):
+    """For a user of its own: CRIU dumps no process while more descriptors of its user are on their way, from whatever program,
+    than the process may have files (unix(7))."""
+    own_ids = map_ids(bed, first=2 * FIRST_ID)
+
+    def change(config):
+        own_ids(config)
+        config["process"]["rlimits"] = [{"type": "RLIMIT_NOFILE", "soft": 64, "hard": 64}]
+
+    works(bed, change)
 
 
 @case

@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { N = 3, SOON_MS = 20 };
@@ -133,6 +134,48 @@ static void test_end(int type)
 	close(pair[1]);
 }
 
+enum { FILES_MAX = 8, UID = 64321 };
+
+/* Sends more than may be on their way, as a user whose descriptors no other program's are counted with. */
+static void fill(int socket_fd, int told_fd, const int *fds)
+{
+	const struct rlimit files = { FILES_MAX, FILES_MAX };
+	const uint64_t soon_ns = deadline_in_ms(SOON_MS);
+
+	CHECK(geteuid() != 0 || setresuid(UID, UID, UID) == 0);
+	CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0);
+	for (int n_sent = 0; n_sent <= FILES_MAX; n_sent += N)
+		send_fds(socket_fd, fds, N);
+	CHECK(packet_send(socket_fd, "text", 4, fds, N, soon_ns) == -ETIMEDOUT);
+	CHECK(write(told_fd, "full", 4) == 4);
+	send_fds(socket_fd, fds, N);
+	_exit(0);
+}
+
+/* Others of a sender's user may have sent what the kernel counts against the sender. */
+static void test_too_many_on_their_way(int pair[2], const int *fds)
+{
+	int got[N], told[2], status;
+	char text[4];
+
+	CHECK(pipe2(told, O_CLOEXEC) == 0);
+	pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0)
+		fill(pair[0], told[1], fds);
+	close(told[1]);
+	CHECK(read(told[0], text, 4) == 4);
+	for (int n_come = 0; n_come <= FILES_MAX + N; n_come += N) {
+		struct packet_fds all = { got, N };
+
+		CHECK(packet_receive(pair[1], text, 4, &all, deadline_in_ms(10000)) == 4);
+		CHECK(all.n == N);
+		packet_close_fds(got, N);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+	close(told[0]);
+}
+
 int main(void)
 {
 	const char *paths[N] = { "/dev/null", "/dev/zero", "/dev/full" };
@@ -150,6 +193,7 @@ int main(void)
 		test_limit(pair, fds);
 		if (types[i] == SOCK_SEQPACKET)
 			test_length(pair);
+		test_too_many_on_their_way(pair, fds);
 		test_waiting(pair);
 		close(pair[0]);
 		close(pair[1]);

@@ -27,6 +27,7 @@ static void from_real_logs(void)
 		  "deleted file" },
 		{ "hugetlb", "Can't lookup mount=18 for fd=-3 path=/anon_hugepage (deleted)",
 		  "one more" },
+		{ "in_flight", "Can't retrieve FD from socket", "try again" },
 		{ "io_uring", "send_fds failed (-22)", "io_uring" },
 		{ "memfd_secret", "Can't lookup mount=15 for fd=3 path=/secretmem (deleted)",
 		  "memfd_secret" },
