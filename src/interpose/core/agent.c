@@ -83,6 +83,13 @@ static bool is_still_ours(void)
 	       !strncmp(at.sun_path, address.sun_path, sizeof(at.sun_path));
 }
 
+bool agent_client_is_gone(void)
+{
+	struct pollfd client = { .fd = atomic_load(&served_fd), .events = POLLRDHUP };
+
+	return poll(&client, 1, 0) > 0;
+}
+
 /* ---- operations: closing the gate, and taking all pieces away and bringing them back while it is closed ---- */
 
 static void __attribute__((format(printf, 4, 5)))

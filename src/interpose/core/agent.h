@@ -32,6 +32,9 @@ static inline bool agent_is_wanted(void)
 /** In a forked child: the parent's agent is not ours. */
 void agent_forget(void);
 
+/** For the agent's thread while it serves a request: whether the client has hung up, or died. */
+bool agent_client_is_gone(void);
+
 /** What names this process to others of its job. */
 uint64_t agent_token(void);
 

@@ -51,6 +51,8 @@ enum {
 	FIRST_PUSH_MS = 200,
 	PUSH_CALLS = 32,
 	PUSH_CALL_MS = 2, /* from one to the next: then it is either enough or not */
+	/* How often to look whether the client is still there, of which no change at the gate tells. */
+	CLIENT_MS = 200,
 };
 
 /* ---- whether the contexts are idle ---- */
@@ -321,6 +323,14 @@ static void end_look(struct drain *d)
 	become_idle(&d->members);
 }
 
+/* When to look for the client again, at the latest. */
+static uint64_t next_look(const struct drain *d)
+{
+	const uint64_t soon_ns = deadline_in_ms(CLIENT_MS);
+
+	return soon_ns < d->deadline_ns ? soon_ns : d->deadline_ns;
+}
+
 /* Nothing may wait for work during a capture, nor cut it in two, so the gate is open until the capture ends. */
 static int let_capture_end(struct drain *d)
 {
@@ -328,7 +338,9 @@ static int let_capture_end(struct drain *d)
 
 	d->look_is_old = true;
 	gate_open();
-	r = capture_wait(d->deadline_ns);
+	do
+		r = capture_wait(next_look(d));
+	while (r == -ETIMEDOUT && clock_now_ns() < d->deadline_ns && !agent_client_is_gone());
 	return r < 0 ? r : gate_close();
 }
 
@@ -409,7 +421,7 @@ static int drain_to_the_end(struct drain *d)
 {
 	for (;;) {
 		unsigned int seen = gate_changes();
-		uint64_t until = DEADLINE_NEVER;
+		uint64_t until = DEADLINE_NEVER, look = next_look(d);
 		bool was_idle = d->idle;
 		int r = 0;
 
@@ -417,6 +429,8 @@ static int drain_to_the_end(struct drain *d)
 			return 0;
 		if (clock_now_ns() >= d->deadline_ns)
 			return -ETIMEDOUT;
+		if (agent_client_is_gone())
+			return -ECANCELED;
 		if (d->idle)
 			until = step_idle(d);
 		else
@@ -426,7 +440,7 @@ static int drain_to_the_end(struct drain *d)
 		if (!was_idle && !d->idle)
 			until = push(d);
 		if (d->idle == was_idle)
-			gate_wait(seen, until < d->deadline_ns ? until : d->deadline_ns);
+			gate_wait(seen, until < look ? until : look);
 	}
 }
 

@@ -111,6 +111,12 @@ static size_t receive_reply(int conn, struct agent_reply *reply, int *fds)
 	return n;
 }
 
+void agent_send(int conn, struct agent_request *request)
+{
+	request->version = AGENT_VERSION;
+	send_request(conn, request, NULL, 0);
+}
+
 int agent_ask(int conn, struct agent_request *request, struct agent_reply *reply, int *fds,
 	      size_t n_fds)
 {

@@ -31,6 +31,9 @@ int agent_ask(int conn, struct agent_request *request, struct agent_reply *reply
 /** The same for an operation that takes no pieces. */
 int agent_do(int conn, enum agent_op op, struct agent_reply *reply);
 
+/** Sends a request without descriptors, and waits for no reply. */
+void agent_send(int conn, struct agent_request *request);
+
 /** GATE within five seconds. */
 int agent_gate(int conn, struct agent_reply *reply);
 

@@ -193,28 +193,49 @@ static void test_one_by_one(const struct kept kept[N])
 	verify(kept);
 }
 
-/* Work that outlasts the deadline goes on, and so does the program. */
-static void test_busy(void)
+/* Keeps the GPU busy. */
+static void spin(uint64_t ns)
 {
-	static const char spin[] = ".version 8.0\n.target sm_90\n.address_size 64\n"
-				   ".visible .entry brumate_spin_ns(.param .u64 n) { ret; }\n";
-	struct agent_request request = { .op = AGENT_GATE, .timeout_ms = 20 };
-	struct agent_reply reply;
-	uint64_t ns = 400000000;
+	static const char image[] = ".version 8.0\n.target sm_90\n.address_size 64\n"
+				    ".visible .entry brumate_spin_ns(.param .u64 n) { ret; }\n";
 	void *params[] = { &ns };
-	int conn = agent_connect();
 	CUmodule module;
 	CUfunction fn;
 
-	CHECK(!cuModuleLoadData(&module, spin));
+	CHECK(!cuModuleLoadData(&module, image));
 	CHECK(!cuModuleGetFunction(&fn, module, "brumate_spin_ns"));
 	CHECK(!cuLaunchKernel(fn, 1, 1, 1, 1, 1, 1, 0, NULL, params, NULL));
+}
+
+/* Work that outlasts the deadline goes on, and so does the program. */
+static void test_busy(void)
+{
+	struct agent_request request = { .op = AGENT_GATE, .timeout_ms = 20 };
+	struct agent_reply reply;
+	int conn = agent_connect();
+
+	spin(400000000);
 	CHECK(agent_ask(conn, &request, &reply, NULL, 0) == -ETIMEDOUT);
 	CHECK(reply.gate == AGENT_GATE_OPEN);
 	CHECK_STR(reply.text, "work on the GPU did not end in time");
 	CHECK(agent_gate(conn, &reply) == 0);
 	CHECK(agent_do(conn, AGENT_OPEN, &reply) == 0);
 	close(conn);
+}
+
+/* A client that dies while it waits for work to end keeps the program back no longer. */
+static void test_dead_client(void)
+{
+	struct agent_request request = { .op = AGENT_GATE, .timeout_ms = 60000 };
+	const uint64_t soon_ns = deadline_in_ms(8000);
+	int conn = agent_connect();
+
+	spin(10000000000);
+	agent_send(conn, &request);
+	close(conn);
+	CHECK(gate_now() == AGENT_GATE_OPEN);
+	CHECK(deadline_left_ms(soon_ns) > 0);
+	CHECK(!cuCtxSynchronize());
 }
 
 /* Requests that are not: the agent hangs up, and serves the next peer. */
@@ -291,6 +312,7 @@ int main(void)
 	test_hang_up_later(kept);
 	test_one_by_one(kept);
 	test_busy();
+	test_dead_client();
 	test_garbage();
 	test_random(kept);
 	agent_cycle();
