@@ -15,7 +15,7 @@ import tempfile
 import time
 
 from as_root import as_root, env_of_root, needs_root, ok, ran_apart
-from cases import Background, EXIT_BUSY, EXIT_PERMISSION, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_USAGE, MIB, Skipped, UserBed, as_user, case, expect, find_build, main, read_text, run, wait_until
+from cases import Background, EXIT_BUSY, EXIT_PERMISSION, EXIT_STILL_RUNNING, EXIT_TIMEOUT, EXIT_USAGE, MIB, Skipped, UserBed, as_user, case, children, expect, find_build, main, read_text, run, wait_until
 
 
 PLACES = 1024  # of users, that root looks at: USERS_MAX of src/cli/users.c
@@ -323,6 +323,7 @@ def a_command_of_a_user_that_never_ends(bed):
         root = Background([bed.brumate, "suspend", "--all-users"], env_of_root(bed), cwd="/")
         with attacker.holding("suspend.gate.begin", root):
             bed.wait_state(job, ("suspended",))
+            wait_until(lambda: len(children(root.process.pid)) == 1, "the end of all commands but the attacker's")
             expect(root.process.poll() is None, "the attacker's job is not waited for: this test proves nothing")
             root.signal(signal.SIGINT)  # for the command, which is held
             root.signal(signal.SIGTERM)  # the second ends it

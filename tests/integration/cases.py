@@ -87,6 +87,11 @@ def read_text(path):
         return ""
 
 
+def children(pid):
+    return [int(child) for tid in os.listdir(f"/proc/{pid}/task")
+            for child in read_text(f"/proc/{pid}/task/{tid}/children").split()]
+
+
 def pids():
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
@@ -838,6 +843,6 @@ def breaks(*numbers):
     return mark
 
 
-__all__ = ["breaks", "Background", "Bed", "CAP_CHECKPOINT_RESTORE", "DeviceNode", "Failed", "find_build", "pids", "LaterLog", "Log", "SOURCE", "Skipped", "UserBed", "as_user", "allow_launcher", "case", "expect",
+__all__ = ["breaks", "Background", "Bed", "CAP_CHECKPOINT_RESTORE", "DeviceNode", "Failed", "find_build", "pids", "LaterLog", "Log", "SOURCE", "Skipped", "UserBed", "as_user", "allow_launcher", "case", "children", "expect",
            "main", "may_connect", "process_start", "run",
            "read_link", "read_text", "shim_steps", "wait_until", "with_env", "AS_NOBODY", "NOBODY", "MIB"]

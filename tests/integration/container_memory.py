@@ -15,7 +15,7 @@ import socket
 import struct
 import time
 
-from cases import all_go_on, case, expect, main, numbered_steps, read_text, wait_until
+from cases import all_go_on, case, children, expect, main, numbered_steps, read_text, wait_until
 from runc import Container, find_crun
 
 MIB = 32
@@ -378,11 +378,6 @@ def broker_killed(bed):
             expect(container.state() == "running", f"{point}: the container is {container.state()}")
             container.log().goes_on(1)
             shutil.rmtree(container.image)
-
-
-def children(pid):
-    return [int(child) for tid in os.listdir(f"/proc/{pid}/task")
-            for child in read_text(f"/proc/{pid}/task/{tid}/children").split()]
 
 
 @case
