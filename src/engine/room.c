@@ -6,13 +6,23 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/conf.h"
 #include "base/log.h"
+#include "base/paths.h"
+#include "client/peer.h"
+#include "client/shim.h"
 #include "engine/neighbours.h"
 #include "engine/turn.h"
 
-enum { LOOK_FIRST_MS = 20, LOOK_MOST_MS = 500, LEAVING_LOOK_MS = 20 };
+enum {
+	LOOK_FIRST_MS = 20,
+	LOOK_MOST_MS = 500,
+	LEAVING_LOOK_MS = 20,
+	STILL_LOOK_MS = 500,
+	STILL_LOOKS = 3, /* one after the other, at which a shim that stands still stood still */
+};
 
 /* While others wait before it, a job has no room, however much is free. */
 static int look(struct op *op, const struct room_turn *turn, struct brumate_error *err)
@@ -74,6 +84,45 @@ static bool has_left(const char *id)
 	       (j.state != JOB_RUNNING && !job_state_is_passing(j.state)) || job_has_ended(&j);
 }
 
+/* The shim of the job that leaves for this one. */
+struct leaver {
+	const char *id;
+	struct peer shim;
+	unsigned n_still;
+	uint64_t look_ns; /* when to look next */
+};
+
+/* One that has ended may have a successor. */
+static void find_shim(struct leaver *l)
+{
+	auto_(job_fini) struct job j = JOB_EMPTY;
+	auto_free char *path =
+		job_load(&j, l->id, NULL) == 0 ? path_format("%s/shim.sock", j.dir) : NULL;
+	struct wire w;
+
+	l->shim = PEER_NONE;
+	if (!path || wire_connect(&w, path, NULL) < 0)
+		return;
+	l->shim.id = shim_identify(&w);
+	wire_fini(&w);
+}
+
+/* -EHOSTDOWN: it was stopped in the middle of leaving, and nobody knows whether it ever goes on. */
+static int check_leaver(struct leaver *l, struct brumate_error *err)
+{
+	if (deadline_left_ms(l->look_ns))
+		return 0;
+	l->look_ns = deadline_in_ms(STILL_LOOK_MS);
+	if (!l->shim.id.pid || proc_has_ended(l->shim.id))
+		find_shim(l);
+	l->n_still = peer_stands_still(&l->shim) ? l->n_still + 1 : 0;
+	if (l->n_still < STILL_LOOKS)
+		return 0;
+	peer_fail(&l->shim, "the shim of the job that is to leave", err);
+	brumate_error_exit(err, EXIT_FROZEN);
+	return -EHOSTDOWN;
+}
+
 static int fail_no_room(const struct request *request, struct brumate_error *err)
 {
 	if (*request->room_of)
@@ -89,6 +138,7 @@ static int wait_in_turn(struct op *op, const struct room_turn *turn, struct brum
 	const struct request *request = op->request;
 	const bool by_job = *request->room_of, others_leave = !by_job && request->wait_ms;
 	const uint64_t until_ns = deadline_in_ms(request->wait_ms);
+	struct leaver leaver = { request->room_of, PEER_NONE, 0, deadline_in_ms(STILL_LOOK_MS) };
 	uint32_t pause_ms = LOOK_FIRST_MS;
 
 	for (;;) {
@@ -103,7 +153,8 @@ static int wait_in_turn(struct op *op, const struct room_turn *turn, struct brum
 				*err = why;
 			return r == -ENOSPC ? fail_no_room(request, err) : r;
 		}
-		if (by_job && (r = check_going_on(op, err)) < 0)
+		if (by_job &&
+		    ((r = check_going_on(op, err)) < 0 || (r = check_leaver(&leaver, err)) < 0))
 			return r;
 		const long left_ms = by_job ? LEAVING_LOOK_MS : deadline_left_ms(until_ns);
 		const long ms = left_ms < (long)pause_ms ? left_ms : (long)pause_ms;

@@ -78,6 +78,21 @@ static unsigned options_of(const char *method)
 	return !strcmp(method, "Suspend") ? REQUEST_SUSPEND : REQUEST_RESUME;
 }
 
+/* Whether a job that was off its GPUs again, as the swap is undone, is back: a later command wants it there. */
+static bool other_has_come(const struct group_call *call)
+{
+	for (size_t i = 0; i < call->group->n_steps; i++) {
+		const struct group_step *other = &call->group->steps[i];
+		auto_(job_fini) struct job j = JOB_EMPTY;
+
+		if (other != call->step && other->state == GROUP_STEP_UNDONE &&
+		    job_load(&j, other->job, NULL) == 0 && j.state != JOB_SUSPENDED &&
+		    j.state != JOB_CHECKPOINTED && !job_has_ended(&j))
+			return true;
+	}
+	return false;
+}
+
 static int run_step(const struct group_call *call, struct brumate_error *err)
 {
 	struct leader *l = call->arg;
@@ -90,6 +105,12 @@ static int run_step(const struct group_call *call, struct brumate_error *err)
 	/* Of what has ended meanwhile nothing is left to be undone. */
 	if (call->is_undo && (r == -ENOENT || (r == 0 && job_has_ended(&j))))
 		return 0;
+	if (call->is_undo && r == 0 && other_has_come(call)) {
+		log_warn("job %s stays as it is after a swap that was undone: the other one is "
+			 "back on the GPU",
+			 j.id);
+		return 0;
+	}
 	if (r == 0 && !parameters)
 		r = brumate_fail(err, EBADMSG, "the parameters of %s", call->act->method);
 	if (r == 0)

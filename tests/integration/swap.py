@@ -6,7 +6,7 @@ import json
 import os
 import signal
 
-from cases import as_user, case, expect, main, wait_until
+from cases import EXIT_FROZEN, as_user, case, expect, main, read_text, wait_until
 from servers import Connection, Server
 
 GPU_MIB = 256
@@ -158,6 +158,48 @@ def shims_that_are_killed(bed):
         expect(not groups(bed), f"{point}: the record stays")
         both_answer(first, second)
         swap(bed, second, first)
+
+
+def undone(bed):
+    """Whether a command has nothing to put right any more."""
+    bed.cli("ps")
+    return not groups(bed)
+
+
+@case
+def a_shim_that_is_stopped(bed):
+    """Half back: the other one cannot come back beside it and waits for it, but not without end."""
+    first, second = start(bed)
+    bed.fault("resume.data-in.begin", "stop")
+    result = bed.cli("swap", first.job, second.job, timeout=60)
+    shim = int(read_text(bed.fault_file + ".stopped"))
+    try:
+        expect(result.code == EXIT_FROZEN and "was stopped by a signal" in result.err, result.why())
+        expect_states(first, second, ("suspended", "resuming"))
+        bed.cli("ps", timeout=60)
+        expect(groups(bed), "what cannot be undone yet is forgotten")
+    finally:
+        os.kill(shim, signal.SIGCONT)
+    wait_until(lambda: undone(bed), "the swap to be undone")
+    expect_states(first, second, ("running", "suspended"))
+    both_answer(second, first)
+
+
+@case
+def who_is_back_meanwhile_stays(bed):
+    """One that comes by a call of its own, when half of the swap is undone, is not waited for."""
+    first, second = start(bed)
+    bed.fault("suspend.stop.begin", "stop")
+    result = bed.cli("swap", first.job, second.job, timeout=60)
+    shim = int(read_text(bed.fault_file + ".stopped"))
+    try:
+        expect(result.code == EXIT_FROZEN and groups(bed), result.why())
+        bed.ok("resume", second.job, timeout=60)
+    finally:
+        os.kill(shim, signal.SIGCONT)
+    wait_until(lambda: undone(bed), "the swap to be undone")
+    expect(second.state() == "running", f"it is {second.state()}")
+    both_answer(second, first)
 
 
 @case
