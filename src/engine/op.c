@@ -37,6 +37,7 @@ void op_init(struct op *op, const char *kind, struct target *target,
 		.target = target,
 		.request = request,
 		.gpus = { .target = target, .vendor = gpu_kind_vendor(&target->gpu_kind) },
+		.turn = TURN_NONE,
 		.data = { .target = target,
 			  .agent_dir = target->owned_by->agent_dir(target),
 			  .lock_timeout_ms = OP_LOCK_TIMEOUT_MS,
@@ -62,6 +63,7 @@ void op_fini(struct op *op)
 	op->images.cpu_memory = NULL;
 	device_image_writer_fini(&op->checkpoint.device);
 	datapath_fini(&op->data);
+	turn_end(&op->turn);
 	gpu_set_fini(&op->gpus);
 	proc_tree_fini(&op->tree);
 	cleanup_close(&op->images.dir_fd);

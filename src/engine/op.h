@@ -15,6 +15,7 @@
 #include "datapath/datapath.h"
 #include "engine/device-image.h"
 #include "engine/gpu-set.h"
+#include "engine/turn.h"
 #include "image/manifest.h"
 #include "job/target.h"
 #include "job/request.h"
@@ -86,6 +87,7 @@ struct op {
 	struct progress progress;
 	struct proc_tree tree;
 	struct gpu_set gpus;
+	struct room_turn turn; /* of a job that comes in the place of another: until it is there */
 	struct datapath data;
 	bool was_suspended;
 	bool touched; /* something was done to the job that undo must take back */

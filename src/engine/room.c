@@ -164,20 +164,24 @@ static int wait_in_turn(struct op *op, const struct room_turn *turn, struct brum
 	}
 }
 
+/* A job that comes in the place of another keeps its turn until it is there: what has been found free is not for one that
+ * asks before it is taken. */
 int placement_wait_room(struct op *op, struct brumate_error *err)
 {
 	const struct job *job = job_of_target(op->target);
-	struct room_turn turn = TURN_NONE;
+	struct room_turn passing = TURN_NONE;
+	const bool in_place = job && *op->request->room_of;
+	struct room_turn *turn = in_place ? &op->turn : &passing;
 	int r = 0;
 
-	if (job && *op->request->room_of)
-		r = turn_take_first(&turn, job);
+	if (in_place)
+		r = turn_take_first(turn, job);
 	else if (job && op->request->wait_ms)
-		r = turn_take(&turn, job, clock_now_ns());
+		r = turn_take(turn, job, clock_now_ns());
 	if (r < 0)
 		log_warn("job %s waits for room without a turn: reason=\"%s\"", op->target->id,
 			 strerror(-r));
-	r = wait_in_turn(op, &turn, err);
-	turn_end(&turn);
+	r = wait_in_turn(op, turn, err);
+	turn_end(&passing);
 	return r;
 }

@@ -213,6 +213,11 @@ def interrupted(bed):
     both_answer(first, second)
 
 
+def waits_for_room(bed, server):
+    """Whether it has taken its turn (src/engine/turn.h)."""
+    return any(name.endswith(server.job) for name in os.listdir(os.path.join(bed.own["BRUMATE_RUNTIME_DIR"], "turns")))
+
+
 @case
 def asked_meanwhile(bed):
     """A request to the one that leaves does not take the room away from the one that comes."""
@@ -220,6 +225,7 @@ def asked_meanwhile(bed):
     c = Connection(first.port)
     with bed.held_at("resume.copy.begin", "swap", first.job, second.job) as background:
         c.send()
+        wait_until(lambda: waits_for_room(bed, first), "it to wait for room")
     code, _, err = background.end()
     expect(code == 0, err)
     second.ask()
