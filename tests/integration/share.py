@@ -158,7 +158,7 @@ def servers_come_first(bed):
     come_in_turn(bed, jobs, 1)
     it.ask()
     it.settle()
-    expect(states(bed, jobs) == ["suspended", "suspended"], states(bed, jobs))
+    wait_until(lambda: states(bed, jobs) == ["suspended", "suspended"], "both to have left")
     left = [e for e in decided(bed) if e["reason"] == "server llama waits for room"]
     expect(len(left) == 1 and left[0]["what"] == "suspend", decided(bed))
     before = len(comers(bed))
