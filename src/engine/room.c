@@ -21,7 +21,7 @@ enum {
 	LOOK_MOST_MS = 500,
 	LEAVING_LOOK_MS = 20,
 	STILL_LOOK_MS = 500,
-	STILL_LOOKS = 3, /* one after the other, at which a shim that stands still stood still */
+	STILL_LOOKS = 3, /* in a row, that must find it stopped */
 };
 
 /* While others wait before it, a job has no room, however much is free. */
@@ -92,7 +92,7 @@ struct leaver {
 	uint64_t look_ns; /* when to look next */
 };
 
-/* One that has ended may have a successor. */
+/* It may have ended, and another one come. */
 static void find_shim(struct leaver *l)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
@@ -107,7 +107,7 @@ static void find_shim(struct leaver *l)
 	wire_fini(&w);
 }
 
-/* -EHOSTDOWN: it was stopped in the middle of leaving, and nobody knows whether it ever goes on. */
+/* -EHOSTDOWN: it stands still, and nobody knows whether it ever goes on. */
 static int check_leaver(struct leaver *l, struct brumate_error *err)
 {
 	if (deadline_left_ms(l->look_ns))
@@ -118,8 +118,10 @@ static int check_leaver(struct leaver *l, struct brumate_error *err)
 	l->n_still = peer_stands_still(&l->shim) ? l->n_still + 1 : 0;
 	if (l->n_still < STILL_LOOKS)
 		return 0;
-	peer_fail(&l->shim, "the shim of the job that is to leave", err);
+	brumate_fail(err, EHOSTDOWN, "the shim of the job that is to leave, process %d, stands still",
+		     l->shim.id.pid);
 	brumate_error_exit(err, EXIT_FROZEN);
+	brumate_hint(err, "kill -CONT %d lets it go on, if a signal stopped it", l->shim.id.pid);
 	return -EHOSTDOWN;
 }
 
@@ -143,7 +145,7 @@ static int wait_in_turn(struct op *op, const struct room_turn *turn, struct brum
 
 	for (;;) {
 		/* Nothing is to be waited for after a look that began when the other job had left. */
-		const bool is_last = by_job ? has_left(request->room_of)
+		const bool is_last = by_job ? has_left(request->room_of) && turn_is_first(turn)
 					    : !request->wait_ms || !deadline_left_ms(until_ns);
 		struct brumate_error why = BRUMATE_ERROR_NONE;
 		int r = others_leave ? placement_make_room(op, turn, &why) : look(op, turn, &why);
@@ -153,8 +155,10 @@ static int wait_in_turn(struct op *op, const struct room_turn *turn, struct brum
 				*err = why;
 			return r == -ENOSPC ? fail_no_room(request, err) : r;
 		}
-		if (by_job &&
-		    ((r = check_going_on(op, err)) < 0 || (r = check_leaver(&leaver, err)) < 0))
+		if (by_job && (r = check_going_on(op, err)) < 0)
+			return r;
+		/* What is undone has no caller that would give up. */
+		if (by_job && request->wait_ms && (r = check_leaver(&leaver, err)) < 0)
 			return r;
 		const long left_ms = by_job ? LEAVING_LOOK_MS : deadline_left_ms(until_ns);
 		const long ms = left_ms < (long)pause_ms ? left_ms : (long)pause_ms;

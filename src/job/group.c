@@ -294,7 +294,7 @@ struct running {
 	struct group *g;
 	group_run_fn run;
 	void *arg;
-	bool is_undo;
+	bool is_undo, is_rest;
 	int turn_fd;
 	pthread_mutex_t lock;
 	struct brumate_error first; /* under the lock: why the first one failed */
@@ -326,7 +326,8 @@ static void end_step(struct running *all, struct group_step *step, int r,
 		all->first = *why;
 		if (!all->first.code)
 			brumate_fail(&all->first, -r, "group %s: %m", all->g->id);
-		eventfd_write(all->turn_fd, 1);
+		if (!all->is_undo || r != -EHOSTDOWN)
+			eventfd_write(all->turn_fd, 1);
 	}
 	pthread_mutex_unlock(&all->lock);
 }
@@ -340,7 +341,8 @@ static void *take_step(void *arg)
 					 s->step,
 					 all->is_undo ? &s->step->undo : &s->step->act,
 					 all->is_undo,
-					 all->is_undo ? -1 : all->turn_fd,
+					 all->is_rest,
+					 all->turn_fd,
 					 all->arg };
 
 	end_step(all, s->step, all->run(&call, &err), &err);
@@ -373,20 +375,24 @@ static int run_steps(struct running *all, struct brumate_error *err)
 {
 	struct group *g = all->g;
 	auto_free struct running_step *taken = calloc(g->n_steps + 1, sizeof(*taken));
-	size_t n = 0;
+	size_t n = 0, n_undone = 0;
+	eventfd_t of_the_way_there;
 
 	if (!taken)
 		return brumate_fail(err, ENOMEM, "group %s: %m", g->id);
+	eventfd_read(all->turn_fd, &of_the_way_there);
 	all->is_undo = g->way == GROUP_BACK;
 	for (size_t i = 0; i < g->n_steps; i++) {
 		struct group_step *s = &g->steps[i];
 
+		n_undone += s->state == GROUP_STEP_UNDONE;
 		if (all->is_undo && s->state != GROUP_STEP_BEGUN && s->state != GROUP_STEP_DONE)
 			continue;
 		taken[n++] = (struct running_step){ .all = all, .step = s };
 		if (!all->is_undo)
 			s->state = GROUP_STEP_BEGUN;
 	}
+	all->is_rest = all->is_undo && n == 1 && n_undone == g->n_steps - 1;
 	int r = save_group(g, err);
 	if (r == 0)
 		r = pass_point(g, "begin", err);

@@ -76,7 +76,10 @@ struct group_call {
 	const struct group_step *step;
 	const struct group_act *act; /* the step's act or its undo */
 	bool is_undo;
-	int turn_fd; /* readable once another step has failed, and this one need not succeed any more; -1: it must */
+	bool is_rest; /* all others were undone by an earlier run */
+	/* Readable once another step has failed, and this one need not succeed any more. On the way back that is not so where the other one
+	 * stands still (-EHOSTDOWN), as it may have been undone. */
+	int turn_fd;
 	void *arg;
 };
 typedef int (*group_run_fn)(const struct group_call *call, struct brumate_error *err);

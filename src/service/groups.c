@@ -54,19 +54,22 @@ static int watch_cancel(const struct cancel *cancel, int turn_fd)
 	return take_fd(&fd);
 }
 
-/* What is undone is not cancelled, and no reply is sent of it. */
+/* What is undone is not cancelled by the caller, and no reply is sent of it. A job comes back where the other one has left, so its step ends
+ * where that one's has failed. */
 static int call_shim(struct leader *l, const struct group_call *call, const struct job *j,
 		     json_t *parameters, json_t **ret, struct brumate_error *err)
 {
 	struct service_call own = { l->call->uid, l->call->gid, l->call->pid,
 				    .cancel = CANCEL_NEVER };
+	const bool must = call->is_undo && strcmp(call->act->method, "Resume") != 0;
 	auto_close int cancel_fd =
-		call->turn_fd >= 0 ? watch_cancel(&l->call->cancel, call->turn_fd) : -1;
+		must ? -1
+		     : watch_cancel(call->is_undo ? &own.cancel : &l->call->cancel, call->turn_fd);
 
-	if (call->turn_fd >= 0 && cancel_fd < 0)
+	if (!must && cancel_fd < 0)
 		return brumate_fail(err, -cancel_fd, "epoll: %m");
-	if (cancel_fd >= 0) {
-		own.cancel.fds[0] = (struct pollfd){ .fd = cancel_fd, .events = POLLIN };
+	own.cancel.fds[0] = (struct pollfd){ .fd = cancel_fd, .events = POLLIN };
+	if (!call->is_undo) {
 		own.on_reply = l->call->on_reply ? pass_reply : NULL;
 		own.arg = l;
 	}
@@ -78,14 +81,14 @@ static unsigned options_of(const char *method)
 	return !strcmp(method, "Suspend") ? REQUEST_SUSPEND : REQUEST_RESUME;
 }
 
-/* Whether a job that was off its GPUs again, as the swap is undone, is back: a later command wants it there. */
+/* Whether the job that an earlier run took off its GPUs again has come back since, by another command. */
 static bool other_has_come(const struct group_call *call)
 {
-	for (size_t i = 0; i < call->group->n_steps; i++) {
+	for (size_t i = 0; call->is_rest && i < call->group->n_steps; i++) {
 		const struct group_step *other = &call->group->steps[i];
 		auto_(job_fini) struct job j = JOB_EMPTY;
 
-		if (other != call->step && other->state == GROUP_STEP_UNDONE &&
+		if (other != call->step && !strcmp(other->undo.method, "Suspend") &&
 		    job_load(&j, other->job, NULL) == 0 && j.state != JOB_SUSPENDED &&
 		    j.state != JOB_CHECKPOINTED && !job_has_ended(&j))
 			return true;

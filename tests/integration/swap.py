@@ -186,6 +186,38 @@ def a_shim_that_is_stopped(bed):
 
 
 @case
+def a_step_back_that_fails(bed):
+    """The other one cannot come back then, and does not wait; the next command goes on."""
+    first, second = start(bed)
+    bed.fault("group.forward.end", "kill", "suspend.park.begin", "error:5")
+    result = bed.cli("swap", first.job, second.job)
+    expect(result.code and groups(bed), f"{result.code}")
+    expect(bed.cli("ps", timeout=60).code == 0 and bed.has_fired(), "the step back did not fail")
+    expect(groups(bed), "what could not be undone is forgotten")
+    wait_until(lambda: undone(bed), "the swap to be undone")
+    expect_states(first, second, ("running", "suspended"))
+    both_answer(first, second)
+
+
+@case
+def a_shim_that_is_stopped_at_once(bed):
+    """Before it has taken memory: the other one is back soon, but the swap is undone once both are where they were."""
+    first, second = start(bed)
+    bed.fault("resume.identify.begin", "stop")
+    result = bed.cli("swap", first.job, second.job, timeout=60)
+    shim = int(read_text(bed.fault_file + ".stopped"))
+    try:
+        expect(result.code == EXIT_FROZEN, result.why())
+        bed.cli("ps", timeout=60)
+        expect(groups(bed), "what cannot be undone yet is forgotten")
+    finally:
+        os.kill(shim, signal.SIGCONT)
+    wait_until(lambda: undone(bed), "the swap to be undone")
+    expect_states(first, second, ("running", "suspended"))
+    both_answer(first, second)
+
+
+@case
 def who_is_back_meanwhile_stays(bed):
     """One that comes by a call of its own, when half of the swap is undone, is not waited for."""
     first, second = start(bed)

@@ -120,10 +120,12 @@ static void free_deferred(void)
 	capture_permit();
 }
 
-/* Our memory is taken all at once, while the driver takes page by page what is used. */
+/* Our memory is taken all at once, while the driver takes page by page what is used. Where the machine does not say, it is tried. */
 static bool has_room(size_t bytes)
 {
-	return bytes <= machine_room_bytes();
+	const uint64_t room_bytes = machine_room_bytes();
+
+	return !room_bytes || bytes <= room_bytes;
 }
 
 static CUresult make(struct managed **ret, const struct context *context, size_t bytes)
