@@ -78,17 +78,21 @@ struct proc_id shim_identify(const struct wire *w)
 	return id;
 }
 
-int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *err)
+int shim_find(struct wire *ret, const struct job *j, struct brumate_error *err)
 {
 	auto_free char *path = path_format("%s/shim.sock", j->dir);
+
+	return path ? wire_connect(ret, path, err) : brumate_fail(err, ENOMEM, "%m");
+}
+
+int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *err)
+{
 	uint64_t deadline_ns = deadline_in_ms(START_TIMEOUT_MS);
 
-	if (!path)
-		return brumate_fail(err, ENOMEM, "%m");
 	/* A shim on its way out may refuse, and two commands may start one each: the second shim to
 	 * come finds the lock taken and leaves, so trying again is enough. */
 	for (;;) {
-		int r = wire_connect(ret, path, err);
+		int r = shim_find(ret, j, err);
 
 		if (r == 0 && shim_has_ended(j)) { /* it dies, and has yet to close its socket */
 			wire_fini(ret);

@@ -10,6 +10,9 @@
  */
 int shim_connect(struct wire *ret, const struct job *j, struct brumate_error *err);
 
+/** Connects to the job's shim where one lives, and starts none. -ECONNREFUSED, -ENOENT: none does. */
+int shim_find(struct wire *ret, const struct job *j, struct brumate_error *err);
+
 /** Starts a shim for the job whose directory @dir is, and waits until it can be connected to. Where one lives, the new one
  * leaves. */
 int shim_start(const char *dir, struct brumate_error *err);

@@ -6,11 +6,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/conf.h"
 #include "base/log.h"
-#include "base/paths.h"
 #include "client/peer.h"
 #include "client/shim.h"
 #include "engine/neighbours.h"
@@ -96,12 +94,10 @@ struct leaver {
 static void find_shim(struct leaver *l)
 {
 	auto_(job_fini) struct job j = JOB_EMPTY;
-	auto_free char *path =
-		job_load(&j, l->id, NULL) == 0 ? path_format("%s/shim.sock", j.dir) : NULL;
 	struct wire w;
 
 	l->shim = PEER_NONE;
-	if (!path || wire_connect(&w, path, NULL) < 0)
+	if (job_load(&j, l->id, NULL) < 0 || shim_find(&w, &j, NULL) < 0)
 		return;
 	l->shim.id = shim_identify(&w);
 	wire_fini(&w);

@@ -392,7 +392,7 @@ static int run_steps(struct running *all, struct brumate_error *err)
 		if (!all->is_undo)
 			s->state = GROUP_STEP_BEGUN;
 	}
-	all->is_rest = all->is_undo && n == 1 && n_undone == g->n_steps - 1;
+	all->is_rest = all->is_undo && n_undone == g->n_steps - 1;
 	int r = save_group(g, err);
 	if (r == 0)
 		r = pass_point(g, "begin", err);

@@ -139,11 +139,10 @@ static bool is_doubtful(const struct job *j)
 /* What the shim that is there says (owned); NULL if none answers at once. Starts none. */
 static json_t *ask_at_once(const struct job *j, const char *method)
 {
-	auto_free char *path = path_format("%s/shim.sock", j->dir);
 	auto_json json_t *reply = NULL;
 	struct wire w;
 
-	if (!path || wire_connect(&w, path, NULL) < 0)
+	if (shim_find(&w, j, NULL) < 0)
 		return NULL;
 	int r = wire_call(&w, method, NULL, NULL, 0, NULL, NULL, &reply,
 			  deadline_in_ms(LOOK_TIMEOUT_MS), NULL);

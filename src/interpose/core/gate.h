@@ -63,8 +63,8 @@ void gate_wake_closer(void);
  * Closes the gate, which is open, at a moment when no thread is inside, all contexts of the process are idle, no stream
  * is being captured, and the same is so for all members of the job. @fd is of a struct agent_drain (wire/agent.h), in
  * which this process is @member; -1: there are no others. Returns 0; or -ETIMEDOUT, -ECANCELED (the agent's client is
- * gone), -errno, and then the gate is open again and @why, which is static, says what it waited for. @ret_failed: the permanent error of a context
- * (backend_is_lasting(), -ESHUTDOWN); 0: none.
+ * gone), -errno, and then the gate is open again and @why, which is static, says what it waited for. @ret_failed: the
+ * permanent error of a context (backend_is_lasting(), -ESHUTDOWN); 0: none.
  */
 int drain(unsigned int member, int fd, uint64_t deadline_ns, int *ret_failed, const char **why);
 
