@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 """`brumate swap`: one job leaves its GPU while another comes back to it, or neither; whoever is killed meanwhile."""
 
+import contextlib
 import json
 import os
 import signal
@@ -162,25 +163,32 @@ def shims_that_are_killed(bed):
 
 def undone(bed):
     """Whether a command has nothing to put right any more."""
-    bed.cli("ps")
+    bed.cli("ps", timeout=60)
     return not groups(bed)
+
+
+@contextlib.contextmanager
+def stopped_in_a_swap(bed, point, leaves, comes):
+    """A shim is stopped there, the swap fails because of that and is not undone yet. At the end the shim goes on, and so does that."""
+    bed.fault(point, "stop")
+    result = bed.cli("swap", leaves.job, comes.job, timeout=60)
+    shim = int(read_text(bed.fault_file + ".stopped"))
+    try:
+        expect(result.code == EXIT_FROZEN and "was stopped by a signal" in result.err, result.why())
+        expect(groups(bed), "what cannot be undone yet is forgotten")
+        yield
+    finally:
+        os.kill(shim, signal.SIGCONT)
+    wait_until(lambda: undone(bed), "the swap to be undone")
 
 
 @case
 def a_shim_that_is_stopped(bed):
     """Half back: the other one cannot come back beside it and waits for it, but not without end."""
     first, second = start(bed)
-    bed.fault("resume.data-in.begin", "stop")
-    result = bed.cli("swap", first.job, second.job, timeout=60)
-    shim = int(read_text(bed.fault_file + ".stopped"))
-    try:
-        expect(result.code == EXIT_FROZEN and "was stopped by a signal" in result.err, result.why())
+    with stopped_in_a_swap(bed, "resume.data-in.begin", first, second):
         expect_states(first, second, ("suspended", "resuming"))
-        bed.cli("ps", timeout=60)
-        expect(groups(bed), "what cannot be undone yet is forgotten")
-    finally:
-        os.kill(shim, signal.SIGCONT)
-    wait_until(lambda: undone(bed), "the swap to be undone")
+        expect(not undone(bed), "what cannot be undone yet is forgotten")
     expect_states(first, second, ("running", "suspended"))
     both_answer(second, first)
 
@@ -203,16 +211,8 @@ def a_step_back_that_fails(bed):
 def a_shim_that_is_stopped_at_once(bed):
     """Before it has taken memory: the other one is back soon, but the swap is undone once both are where they were."""
     first, second = start(bed)
-    bed.fault("resume.identify.begin", "stop")
-    result = bed.cli("swap", first.job, second.job, timeout=60)
-    shim = int(read_text(bed.fault_file + ".stopped"))
-    try:
-        expect(result.code == EXIT_FROZEN, result.why())
-        bed.cli("ps", timeout=60)
-        expect(groups(bed), "what cannot be undone yet is forgotten")
-    finally:
-        os.kill(shim, signal.SIGCONT)
-    wait_until(lambda: undone(bed), "the swap to be undone")
+    with stopped_in_a_swap(bed, "resume.identify.begin", first, second):
+        expect(not undone(bed), "what cannot be undone yet is forgotten")
     expect_states(first, second, ("running", "suspended"))
     both_answer(first, second)
 
@@ -221,15 +221,8 @@ def a_shim_that_is_stopped_at_once(bed):
 def who_is_back_meanwhile_stays(bed):
     """One that comes by a call of its own, when half of the swap is undone, is not waited for."""
     first, second = start(bed)
-    bed.fault("suspend.stop.begin", "stop")
-    result = bed.cli("swap", first.job, second.job, timeout=60)
-    shim = int(read_text(bed.fault_file + ".stopped"))
-    try:
-        expect(result.code == EXIT_FROZEN and groups(bed), result.why())
+    with stopped_in_a_swap(bed, "suspend.stop.begin", first, second):
         bed.ok("resume", second.job, timeout=60)
-    finally:
-        os.kill(shim, signal.SIGCONT)
-    wait_until(lambda: undone(bed), "the swap to be undone")
     expect(second.state() == "running", f"it is {second.state()}")
     both_answer(second, first)
 
